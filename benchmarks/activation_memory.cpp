@@ -37,8 +37,8 @@ struct Measured {
 Measured measure(const Recipe& recipe, const DeviceMesh& mesh) {
   HostMemory& memory = HostMemory::counted();
   const int64_t empty = memory.live();
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  const StepBatch batch = made_step(trainer.options(), trainer.layout(), 1, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
   trainer.step(batch, num_counted, {1e-4});  // the first makes what is kept
   const int64_t before = memory.live();

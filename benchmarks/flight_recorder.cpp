@@ -17,6 +17,7 @@
 
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/flight_recorder.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/trainer.h"
 #include "runtime/watch/stall_limits.h"
 #include "runtime/watch/watch.h"
@@ -82,8 +83,9 @@ int main(int argc, char** argv) {
   const Recipe recipe = recipe_of(n);
   const MeshLayout layout({{"dp", 1}, {"cp", 1}, {"tp", n}});
   const DeviceMesh plain_mesh(layout, plain), recorded_mesh(layout, recorded);
-  Trainer without(recipe, plain_mesh, at::kCPU), with(recipe, recorded_mesh, at::kCPU);
-  const StepBatch batch = made_step(recipe, without.layout(), 1, at::kCPU);
+  Trainer without(resolve(recipe, plain_mesh.layout()), plain_mesh, at::kCPU),
+      with(resolve(recipe, recorded_mesh.layout()), recorded_mesh, at::kCPU);
+  const StepBatch batch = made_step(without.options(), without.layout(), 1, at::kCPU);
   const int64_t counted = without.count_tokens(batch);
 
   constexpr int kTurn = 4;  // steps

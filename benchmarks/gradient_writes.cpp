@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
@@ -50,12 +51,12 @@ Recipe recipe_of(const std::string& precision, int64_t num_tokens) {
 void row(const DeviceMesh& mesh, const std::string& precision, int64_t num_tokens, int64_t num_micro_batches) {
   Recipe recipe = recipe_of(precision, num_tokens);
   recipe.train.global_batch = num_micro_batches;
-  Trainer trainer(recipe, mesh, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   std::vector<Parameter*> written;
   for (Parameter* parameter : trainer.model().parameters()) {
     if (parameter->written_by_layer) written.push_back(parameter);
   }
-  const StepBatch batch = made_step(recipe, trainer.layout(), num_micro_batches, at::kCPU);
+  const StepBatch batch = made_step(trainer.options(), trainer.layout(), num_micro_batches, at::kCPU);
   double bytes[2];
   std::vector<double> seconds[2];
   for (int i = 0; i <= kRepetitions; ++i) {  // the first counts, and warms up

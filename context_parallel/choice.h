@@ -19,9 +19,9 @@ struct ContextShape {
 };
 
 struct ContextChoice {
-  ContextAlgorithm algorithm;
-  SequenceLayout::Kind layout;
-  std::string reason;  ///< reason as half a sentence for the log: "parts of 4,096 tokens hide the hops"
+  ContextAlgorithm algorithm = ContextAlgorithm::Ring;
+  SequenceLayout::Kind layout = SequenceLayout::Kind::Contiguous;
+  std::string reason = {};  ///< reason as half a sentence for the log: "parts of 4,096 tokens hide the hops"
 };
 
 /// Returns the algorithm and layout of attention over `shape.ranks` ranks: the requested ones, or those that suit the

@@ -15,10 +15,11 @@
 #include "runtime/convert/freed_memory.h"
 #include "runtime/model/transformer.h"
 #include "runtime/recipe/check_data.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/recipe/load.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/telemetry/progress.h"
 #include "runtime/tokenizer/tokenizer.h"
-#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {

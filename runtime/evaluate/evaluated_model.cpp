@@ -10,7 +10,7 @@
 #include "runtime/data/file_kind.h"
 #include "runtime/data/megatron_index.h"
 #include "runtime/data/token_sidecar.h"
-#include "runtime/trainer/assemble.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/trainer/data_parallel.h"
 
 namespace meshtrain {
@@ -134,28 +134,19 @@ Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& re
   recipe.train.sequence_length = loaded.train.sequence_length;
   recipe.train.micro_batch = loaded.train.micro_batch;
   recipe.train.seed = loaded.train.seed;
-  recipe.train.steps = 1;
   recipe.train.precision = request.precision.value_or(source.precision);
   if (recipe.train.precision != "fp64") recipe.train.residual_dtype = loaded.train.residual_dtype;
   recipe.device = request.device;
   return recipe;
 }
 
-Recipe fit_to_mesh(Recipe recipe, const MeshLayout& layout) {
-  for (const Axis& axis : layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
-  recipe.train.global_batch = layout.size(kDataAxis) * recipe.train.micro_batch;
-  return recipe;
-}
-
-EvaluatedModel::EvaluatedModel(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device,
+EvaluatedModel::EvaluatedModel(TrainerOptions options, const DeviceMesh& mesh, at::Device device,
                                const WriteParameter& weights)
-    : device_(device), replicas_(map_replicas(plan.sharding, mesh)) {
-  ModelPlan model = plan_model(recipe, plan, device);
-  model.freeze = {"*"};
-  model.fsdp = fsdp_options(recipe, plan, replicas_);
+    : device_(device), replicas_(map_replicas(options.sharding, mesh)) {
+  options.freeze = {"*"};
   agree(mesh.world(), [&] {
-    model_ = parallelize(model, mesh, weights);
-    sequences_.emplace(recipe, plan, mesh, device);
+    model_ = parallelize(options, fsdp_options(options, replicas_), mesh, device, weights);
+    sequences_.emplace(options, mesh, device);
   });
 }
 

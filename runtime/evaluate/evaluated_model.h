@@ -27,22 +27,18 @@ struct EvaluationRequest {
 /// Returns the recipe by which the model of `source` is evaluated. Of a run: the model and `evaluate` as its checkpoint
 /// has them, under the request's options. Of a Hugging Face folder: the request's options alone, over a file of layout
 /// stream. Where the request names the tokens, their sidecar or index gives dtype, layout and documents that the
-/// options leave out; what the run says of its own file counts where these say nothing. Throws InputError that names
-/// what is missing or wrong. Not collective.
+/// options leave out; what the run says of its own file counts where these say nothing. `auto` decides how the mesh
+/// computes: what the run that wrote a checkpoint chose is for another mesh. Throws InputError that names what is
+/// missing or wrong. Not collective.
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request);
 
-/// Returns `recipe`, of recipe_to_evaluate(), for a mesh of this layout: one micro-batch at a time on each rank. `auto`
-/// decides how the mesh computes: what the run that wrote a checkpoint chose is for another mesh.
-Recipe fit_to_mesh(Recipe recipe, const MeshLayout& layout);
-
 /// A model on a mesh that computes losses. It has no gradients, no optimizer, and no memory for them. Its parameters
-/// are cut over tp, and over dp x cp as the plan says.
+/// are cut over tp, and over dp x cp as the options say.
 class EvaluatedModel {
  public:
-  /// `plan`: of resolve() for `recipe` on the mesh. `weights` fills this rank's part of a parameter; it must not issue
-  /// collectives. Every rank of `mesh` must construct it. Throws what `weights` throws on any rank, on all alike.
-  EvaluatedModel(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device,
-                 const WriteParameter& weights);
+  /// `weights` fills this rank's part of a parameter; it must not issue collectives. Every rank of `mesh` must
+  /// construct it. Throws what `weights` throws on any rank, on all alike.
+  EvaluatedModel(TrainerOptions options, const DeviceMesh& mesh, at::Device device, const WriteParameter& weights);
 
   LossModel loss_model() { return {*model_, *sequences_, replicas_.tokens(), device_}; }
 

@@ -23,8 +23,8 @@ LanguageModel::LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, at
                              const std::function<void(const Parameter&)>& read, at::Device device)
     : shape_(shape), num_parts_(mesh.size()), options_(at::TensorOptions(device).dtype(dtype)) {
   check_mesh(mesh);
-  agree(mesh.world(),
-        [&] { model_ = parallelize({.shape = shape, .options = options_, .freeze = {"*"}}, mesh, read); });
+  const TrainerOptions options{.shape = shape, .freeze = {"*"}, .precision = {.compute = dtype, .residual = dtype}};
+  agree(mesh.world(), [&] { model_ = parallelize(options, {}, mesh, device, read); });
 }
 
 KeyValueCache LanguageModel::make_cache(int64_t capacity) const {

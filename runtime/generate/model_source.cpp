@@ -14,11 +14,11 @@
 #include "runtime/model/folder_tensors.h"
 #include "runtime/model/load.h"
 #include "runtime/model/unused_weights.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/recipe/load.h"
 #include "runtime/safetensors/folder_kind.h"
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/tokenizer.h"
-#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {

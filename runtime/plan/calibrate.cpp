@@ -118,7 +118,7 @@ Questions questions_of(const Recipe& recipe, int64_t ranks, const PlanHosts& hos
   for (const MeshLayout& layout : layouts_of(recipe, ranks)) {
     std::vector<Timeline> found;
     try {
-      found = timelines(recipe, resolve(recipe, layout), hosts);
+      found = timelines(resolve(recipe, layout), hosts);
     } catch (const InputError& error) {
       refusal = error.what();
       continue;
@@ -229,10 +229,9 @@ double measure_wait(const Group& world) {
   return std::max(both - computing - communicating, 0.0);
 }
 
-/// Returns a model so small that a step of it is little but the calls of its operators.
-Recipe smallest_recipe() {
-  Recipe recipe;
-  ModelShape& shape = recipe.model.shape;
+/// Returns the plan of a model so small that a step of it is little but the calls of its operators.
+RunPlan smallest_plan() {
+  ModelShape shape;
   shape.hidden_size = 32;
   shape.intermediate_size = 64;
   shape.num_hidden_layers = 4;
@@ -240,20 +239,17 @@ Recipe smallest_recipe() {
   shape.num_key_value_heads = 2;
   shape.head_dim = 8;
   shape.vocab_size = 64;
-  recipe.train.sequence_length = 16;
-  recipe.train.global_batch = 1;
-  recipe.optimizer.name = "adamw";
-  recipe.device = "cpu";
-  return recipe;
+  return {{.shape = shape, .batch = {.sequence_length = 16, .global_batch = 1}},
+          MeshLayout({{kDataAxis, 1}, {kContextAxis, 1}, {kTensorAxis, 1}}),
+          {}};
 }
 
 /// Returns the seconds that a step takes for each call of an operator besides the operator's own: autograd's records,
 /// the trainer's and the layers' code.
 double measure_call(const Group& world) {
-  const Recipe recipe = smallest_recipe();
-  const DeviceMesh alone(MeshLayout({{kDataAxis, 1}, {kContextAxis, 1}, {kTensorAxis, 1}}), Group());
-  const RunPlan plan = resolve(recipe, alone.layout());
-  const Timeline timeline = simulate(recipe, plan, {}, 0, {1}, Recording::Signatures).front().timeline;
+  const RunPlan plan = smallest_plan();
+  const DeviceMesh alone(plan.layout, Group());
+  const Timeline timeline = simulate(plan, {}, 0, {1}, Recording::Signatures).front().timeline;
   Machine machine;
   {
     const at::NoGradGuard no_grad;
@@ -267,8 +263,8 @@ double measure_call(const Group& world) {
     const auto* const call = std::get_if<OperatorCall>(&event);
     if (call != nullptr && machine.has_measured(*call, timeline)) own += machine.seconds(*call, timeline);
   }
-  Trainer trainer(recipe, plan, alone, at::kCPU);
-  const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
+  Trainer trainer(plan, alone, at::kCPU);
+  const StepBatch batch = made_step(plan, trainer.layout(), 1, at::kCPU);
   const double step = seconds_of(
       world, [&] { trainer.step(batch, batch.num_counted, {.learning_rate = 1e-3}); }, 3);
   return std::max(step - own, 0.0) / static_cast<double>(timeline.events.size());

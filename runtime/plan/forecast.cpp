@@ -16,18 +16,18 @@ constexpr int64_t kLeastLayers = 4;
 
 /// Returns false when what a step does with a layer depends on more than its kind: on its number, or, for Muon, on how
 /// many matrices there are for the ranks.
-bool repeats_alike(const Recipe& recipe) {
-  return recipe.train.freeze.empty() && recipe.optimizer.name != "muon";
+bool repeats_alike(const RunPlan& plan) {
+  return plan.freeze.empty() && plan.optimizer.name != "muon";
 }
 
-/// Returns the recipe with the first `layers` layers of its model.
-Recipe with_layers(Recipe recipe, int64_t layers) {
-  ModelShape& shape = recipe.model.shape;
+/// Returns the plan with the first `layers` layers of its model.
+RunPlan with_layers(RunPlan plan, int64_t layers) {
+  ModelShape& shape = plan.shape;
   shape.num_hidden_layers = layers;
   const auto count = static_cast<size_t>(layers);
   if (shape.layer_types.size() > count) shape.layer_types.resize(count);
   if (shape.no_rope_layers.size() > count) shape.no_rope_layers.resize(count);
-  return recipe;
+  return plan;
 }
 
 /// Calls `combine` with each pair of seconds of `one` and `other`, and returns the results in the same places.
@@ -93,17 +93,16 @@ StepForecast over_micro_batches(const std::vector<StepForecast>& steps, int64_t 
 /// The steps of a rank, of the model with so many layers as are asked for.
 class Layers {
  public:
-  Layers(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, const Machine* machine, int64_t rank)
-      : recipe_(recipe), plan_(plan), hosts_(hosts), machine_(machine), rank_(rank) {
-    const int64_t dp = plan.layout.size(kDataAxis);
-    count_ = recipe.train.global_batch / dp / recipe.train.micro_batch;
+  Layers(const RunPlan& plan, const PlanHosts& hosts, const Machine* machine, int64_t rank)
+      : plan_(plan), hosts_(hosts), machine_(machine), rank_(rank) {
+    count_ = plan.batch.global_batch / plan.layout.size(kDataAxis) / plan.batch.micro_batch;
   }
   int64_t micro_batches() const { return count_; }
 
   /// Returns the steps of one and of two micro-batches; of as many as there are when those are few.
   std::vector<StepForecast> steps_of(int64_t layers, Recording recording) const {
     const std::vector<int64_t> counts = count_ > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count_};
-    return simulate(with_layers(recipe_, layers), plan_, hosts_, rank_, counts, recording);
+    return simulate(with_layers(plan_, layers), hosts_, rank_, counts, recording);
   }
 
   StepForecast of(int64_t layers) const {
@@ -120,7 +119,6 @@ class Layers {
   }
 
  private:
-  const Recipe& recipe_;
   const RunPlan& plan_;
   const PlanHosts& hosts_;
   const Machine* machine_;
@@ -130,8 +128,8 @@ class Layers {
 
 /// Returns the forecast of the whole model from those of `few` layers, `of_few`, and of one period more. A peak counts
 /// when it grows with the layers as the activations that a forward leaves do; with few layers it may be elsewhere.
-StepForecast over_layers(const Recipe& recipe, const Layers& layers, int64_t few, StepForecast of_few) {
-  const int64_t all = recipe.model.shape.num_hidden_layers, period = layer_period(recipe);
+StepForecast over_layers(const RunPlan& plan, const Layers& layers, int64_t few, StepForecast of_few) {
+  const int64_t all = plan.shape.num_hidden_layers, period = layer_period(plan);
   while (few + period < all) {
     StepForecast next = layers.of(few + period);
     const int64_t grown = next.gradients.total() - of_few.gradients.total();
@@ -146,9 +144,9 @@ StepForecast over_layers(const Recipe& recipe, const Layers& layers, int64_t few
 }
 
 /// Returns the number of layers that is simulated first, which ends as all layers do.
-int64_t few_layers(const Recipe& recipe) {
-  const int64_t layers = recipe.model.shape.num_hidden_layers, period = layer_period(recipe);
-  if (!repeats_alike(recipe)) return layers;
+int64_t few_layers(const RunPlan& plan) {
+  const int64_t layers = plan.shape.num_hidden_layers, period = layer_period(plan);
+  if (!repeats_alike(plan)) return layers;
   int64_t few = layers % period;
   while (few < kLeastLayers) few += period;
   return std::min(few, layers);
@@ -156,8 +154,8 @@ int64_t few_layers(const Recipe& recipe) {
 
 }  // namespace
 
-int64_t layer_period(const Recipe& recipe) {
-  const ModelShape& shape = recipe.model.shape;
+int64_t layer_period(const RunPlan& plan) {
+  const ModelShape& shape = plan.shape;
   const int64_t layers = shape.num_hidden_layers;
   const auto repeats = [&](int64_t period) {
     for (int64_t layer = period; layer < layers; ++layer) {
@@ -171,25 +169,24 @@ int64_t layer_period(const Recipe& recipe) {
   };
   int64_t period = 1;
   while (period < layers && !repeats(period)) ++period;
-  period = std::lcm(period, recipe.train.activation_checkpointing.every);
+  period = std::lcm(period, plan.recomputation.every);
   // Units that are gathered in turns take one of 1 + prefetch buffers each, their gradients one of two.
-  const int64_t turns = std::lcm<int64_t>(1 + recipe.parallel.fsdp.prefetch, 2);
-  return std::lcm(period, turns * recipe.parallel.fsdp.unit_layers);
+  const int64_t turns = std::lcm<int64_t>(1 + plan.fsdp.prefetch, 2);
+  return std::lcm(period, turns * plan.unit_layers);
 }
 
-StepForecast forecast_rank(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
-                           const Machine* machine) {
-  const int64_t few = few_layers(recipe);
-  const Layers layers(recipe, plan, hosts, machine, rank);
-  return over_layers(recipe, layers, few, layers.of(few));
+StepForecast forecast_rank(const RunPlan& plan, const PlanHosts& hosts, int64_t rank, const Machine* machine) {
+  const int64_t few = few_layers(plan);
+  const Layers layers(plan, hosts, machine, rank);
+  return over_layers(plan, layers, few, layers.of(few));
 }
 
-std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts) {
-  const int64_t few = few_layers(recipe), more = few + layer_period(recipe);
+std::vector<Timeline> timelines(const RunPlan& plan, const PlanHosts& hosts) {
+  const int64_t few = few_layers(plan), more = few + layer_period(plan);
   std::vector<Timeline> found;
   for (const int64_t rank : std::set<int64_t>{0, plan.layout.size() - 1}) {
-    const Layers layers(recipe, plan, hosts, nullptr, rank);
-    for (const int64_t count : {few, std::min(more, recipe.model.shape.num_hidden_layers)}) {
+    const Layers layers(plan, hosts, nullptr, rank);
+    for (const int64_t count : {few, std::min(more, plan.shape.num_hidden_layers)}) {
       for (StepForecast& step : layers.steps_of(count, Recording::Signatures))
         found.push_back(std::move(step.timeline));
     }
@@ -197,14 +194,14 @@ std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const
   return found;
 }
 
-RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, const Machine* machine) {
-  const int64_t last = plan.layout.size() - 1, few = few_layers(recipe);
-  const Layers of_last(recipe, plan, hosts, machine, last), of_first(recipe, plan, hosts, machine, 0);
+RunForecast forecast(const RunPlan& plan, const PlanHosts& hosts, const Machine* machine) {
+  const int64_t last = plan.layout.size() - 1, few = few_layers(plan);
+  const Layers of_last(plan, hosts, machine, last), of_first(plan, hosts, machine, 0);
   StepForecast step = of_last.of(few), first = last == 0 ? step : of_first.of(few);
   const bool first_is_slower = machine != nullptr && first.time->total() > step.time->total();
   const bool first_is_fuller = first.memory().total() > step.memory().total();
   const auto of_all = [&](bool is_first, StepForecast of_few) {
-    return over_layers(recipe, is_first ? of_first : of_last, few, std::move(of_few));
+    return over_layers(plan, is_first ? of_first : of_last, few, std::move(of_few));
   };
   RunForecast run{of_all(first_is_fuller, first_is_fuller ? first : step), first_is_fuller ? 0 : last,
                   of_last.micro_batches()};

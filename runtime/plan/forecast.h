@@ -19,19 +19,17 @@ struct RunForecast {
 /// repetition by the same. Throws InputError as simulate() does.
 ///
 /// Also predicts the time of a step when there is a machine: that of the slower of the two ranks.
-RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts,
-                     const Machine* machine = nullptr);
+RunForecast forecast(const RunPlan& plan, const PlanHosts& hosts, const Machine* machine = nullptr);
 
 /// Returns the forecast of rank `rank` alone.
-StepForecast forecast_rank(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
-                           const Machine* machine = nullptr);
+StepForecast forecast_rank(const RunPlan& plan, const PlanHosts& hosts, int64_t rank, const Machine* machine = nullptr);
 
 /// Returns timelines with the signatures of all operators, of the first and the last rank, that forecast() would take
 /// the time from. Throws InputError as simulate() does.
-std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts);
+std::vector<Timeline> timelines(const RunPlan& plan, const PlanHosts& hosts);
 
-/// Returns the number of layers after which the model's layers, and what the recipe does with them, repeat: the buffers
+/// Returns the number of layers after which the model's layers, and what the plan does with them, repeat: the buffers
 /// that units take in turns among it.
-int64_t layer_period(const Recipe& recipe);
+int64_t layer_period(const RunPlan& plan);
 
 }  // namespace meshtrain

@@ -47,7 +47,7 @@ PlannedMesh plan_mesh(const Recipe& recipe, const MeshLayout& layout, const Sett
   for (const Axis& axis : layout.axes()) sizes[axis.name] = axis.size;
   const MeshLayout ordered = MeshLayout::fit(sizes, changed.parallel.order, layout.size());
   const RunPlan plan = resolve(changed, ordered);
-  PlannedMesh mesh{ordered, settings, changed, forecast(changed, plan, request.hosts, request.machine.get())};
+  PlannedMesh mesh{ordered, settings, changed, forecast(plan, request.hosts, request.machine.get())};
   std::optional<TimeForecast>& time = mesh.forecast.step.time;
   if (time && request.samples) request.samples->apply(*time, changed, plan);
   mesh.fits = request.has_room_for(mesh.memory());

@@ -32,7 +32,7 @@ double model_flops(const ModelShape& shape, int64_t sequence, bool causal) {
 double memory_of_run(const PublishedRun& run, const Software& software, int64_t micro_batch) {
   const Recipe recipe = recipe_of(run, micro_batch, 1, software);
   const RunPlan plan = resolve(recipe, layout_of(run, recipe));
-  const StepMemory memory = forecast(recipe, plan, {kRanksPerHost, true}).step.memory();
+  const StepMemory memory = forecast(plan, {kRanksPerHost, true}).step.memory();
   return translated_memory(memory, software, run, recipe.model.shape, micro_batch * run.sequence / run.cp);
 }
 
@@ -110,7 +110,7 @@ struct PublishedRuns::Candidate {
     forecast.micro_batches = micro_batches_of(run, forecast.micro_batch);
     const Recipe recipe = recipe_of(run, forecast.micro_batch, forecast.micro_batches, software);
     forecast.memory = memory_of_run(run, software, forecast.micro_batch);
-    steps.emplace(run, recipe, resolve(recipe, layout_of(run, recipe)), software);
+    steps.emplace(run, resolve(recipe, layout_of(run, recipe)), software);
     forecast.measured_seconds = measured_seconds(forecast, recipe.model.shape);
   }
 

@@ -17,8 +17,8 @@ inline constexpr int64_t kRanksPerHost = 8;
 /// time of all follows.
 class PublishedSteps {
  public:
-  /// `plan`: of `recipe`, which recipe_of() returned. Throws InputError as simulate() does.
-  PublishedSteps(const PublishedRun& run, const Recipe& recipe, const RunPlan& plan, const Software& software);
+  /// `plan`: of the recipe that recipe_of() returned. Throws InputError as simulate() does.
+  PublishedSteps(const PublishedRun& run, const RunPlan& plan, const Software& software);
 
   /// Returns the time of a step of the slowest rank, for which the others wait.
   TimeForecast time(const Machine& machine) const;

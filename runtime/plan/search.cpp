@@ -97,7 +97,7 @@ std::optional<int64_t> memory_with(const Recipe& recipe, const std::string& key,
                                    const MeshLayout& layout, const PlanRequest& request) {
   try {
     const Recipe other = with_overrides(recipe, {key + "=" + std::to_string(value)});
-    const int64_t bytes = forecast(other, resolve(other, layout), request.hosts).step.memory().total();
+    const int64_t bytes = forecast(resolve(other, layout), request.hosts).step.memory().total();
     return request.has_room_for(bytes) ? std::optional(bytes) : std::nullopt;
   } catch (const InputError&) {
     return std::nullopt;

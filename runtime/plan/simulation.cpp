@@ -96,10 +96,10 @@ StepMemory memory_of(const Trainer& trainer, const MetaMemory::Bytes& at_peak, c
 }
 
 /// Returns the model FLOPs of a rank in a step.
-double flops_of(Trainer& trainer, const Recipe& recipe) {
-  const int64_t tokens = recipe.train.global_batch * recipe.train.sequence_length;
-  return flops_per_token(trainer.model(), recipe.model.shape, recipe.train.sequence_length) *
-         static_cast<double>(tokens) / static_cast<double>(trainer.plan().layout.size());
+double flops_of(Trainer& trainer, const RunPlan& plan) {
+  const int64_t length = plan.batch.sequence_length, tokens = plan.batch.global_batch * length;
+  return flops_per_token(trainer.model(), plan.shape, length) * static_cast<double>(tokens) /
+         static_cast<double>(plan.layout.size());
 }
 
 /// Restores the place of this process's real steps, which the parts of a simulated one replace.
@@ -116,7 +116,7 @@ class KeptPlace {
 
 }  // namespace
 
-std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
+std::vector<StepForecast> simulate(const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording) {
   const KeptPlace real_place;
   WindowMemory windows;
@@ -133,19 +133,19 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
   auto backend = dry_run_backend(static_cast<int>(rank), size, dry_hosts);
   if (recorder) backend = recorder->watch(std::move(backend));
   const DeviceMesh mesh(plan.layout, world_of(std::move(backend), num_hosts));
-  Recipe random = recipe;
-  random.model.init = "random";  // reads no weights
-  Trainer trainer(random, plan, mesh, at::kMeta);
+  TrainerOptions random = plan;
+  random.weights.clear();
+  Trainer trainer(random, mesh, at::kMeta);
   const int64_t host_ranks = hosts.gpus ? 1 : std::min(hosts.ranks_per_host, plan.layout.size());
   const auto peak = [&] { return memory_of(trainer, memory.at_peak(), windows, host_ranks); };
   const auto make_step = [&](int64_t count) {
     memory.set(MetaMemory::kKept);
-    const StepBatch batch = made_step(recipe, trainer.layout(), count, at::kMeta);
+    const StepBatch batch = made_step(plan, trainer.layout(), count, at::kMeta);
     mesh.traffic().clear();
     if (recorder) recorder->restart();
     memory.set(MetaMemory::kForward);
     memory.restart_peak();
-    const double rate = recipe.optimizer.learning_rate;
+    const double rate = plan.optimizer.learning_rate;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
     step.gradients = peak();
@@ -161,7 +161,7 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
     step.update = peak();
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;
-    step.model_flops = flops_of(trainer, recipe);
+    step.model_flops = flops_of(trainer, plan);
     return step;
   };
   make_step(1);  // allocates what is kept, and begins with whole parameters

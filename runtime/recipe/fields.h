@@ -251,7 +251,7 @@ void fields(Archive& archive, ProfileOptions& profile) {
 }
 
 template <class Archive>
-void fields(Archive& archive, LossScaleRecipe& scale) {
+void fields(Archive& archive, LossScaleOptions& scale) {
   archive.field("static", scale.fixed, {.above = 0});
   const std::string fixed =
       scale.fixed ? "belongs to a scale that changes: leave it or train.loss_scale.static out" : "";

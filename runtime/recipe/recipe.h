@@ -12,6 +12,7 @@
 #include "runtime/model/shape.h"
 #include "runtime/optimizer/options.h"
 #include "runtime/profile/step_profile.h"
+#include "runtime/trainer/options.h"
 #include "runtime/yaml/rule.h"
 
 namespace meshtrain {
@@ -76,27 +77,14 @@ struct ParameterMetricsRecipe {
   int64_t every = 0;  ///< steps between lines of parameters.jsonl; 0: none
 };
 
-/// The factor of the loss before the backward, under fp16_mixed.
-struct LossScaleRecipe {
-  std::optional<double> fixed = {};  ///< key `static`: a constant scale that replaces all members below
-  double initial = 65536;
-  int64_t growth_interval = 2000;  ///< finite steps in a row after which the scale grows
-  double growth_factor = 2;
-  double backoff_factor = 0.5;  ///< factor after a skipped step
-  double min = 1;
-};
-
-struct TrainRecipe {
-  int64_t sequence_length = 0;
-  int64_t global_batch = 0;
-  int64_t micro_batch = 1;
+struct TrainRecipe : BatchOptions {
   int64_t steps = 0;
-  std::string precision = "fp32";             ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
-  std::string residual_dtype = "auto";        ///< auto fp32: of the residual stream; auto: that of activations
-  std::optional<LossScaleRecipe> loss_scale;  ///< for fp16_mixed only
-  bool stochastic_rounding = false;           ///< rounds the optimizer's results stochastically, for bf16 only
-  bool cuda_graph = false;                    ///< records a step once and replays it, where possible
-  std::string cuda_allocator;                 ///< settings of LibTorch's allocator; empty: its defaults
+  std::string precision = "fp32";              ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
+  std::string residual_dtype = "auto";         ///< auto fp32: of the residual stream; auto: that of activations
+  std::optional<LossScaleOptions> loss_scale;  ///< for fp16_mixed only
+  bool stochastic_rounding = false;            ///< rounds the optimizer's results stochastically, for bf16 only
+  bool cuda_graph = false;                     ///< records a step once and replays it, where possible
+  std::string cuda_allocator;                  ///< settings of LibTorch's allocator; empty: its defaults
   std::string non_finite = "stop";  ///< stop skip: what to do after a step whose loss or gradients are not finite
   int64_t max_skipped = 25;         ///< skipped steps allowed in a row
   double clip_norm = 1.0;           ///< 0: no clipping

@@ -4,6 +4,7 @@
 
 #include "mesh/error.h"
 #include "runtime/recipe/context.h"
+#include "runtime/recipe/sharding.h"
 #include "runtime/recipe/validate.h"
 #include "runtime/yaml/writer.h"
 
@@ -49,8 +50,7 @@ Precision precision_of(const Recipe& recipe) {
   precision.residual = train.residual_dtype == "fp32" ? at::kFloat : precision.compute;
   precision.mixed = train.precision.ends_with("_mixed");
   precision.reduce = reduce_dtype_of(recipe);
-  precision.state = precision.mixed || recipe.optimizer.state_dtype == at::kFloat ? at::kFloat : precision.compute;
-  if (train.precision == "fp16_mixed") precision.loss_scale = train.loss_scale.value_or(LossScaleRecipe{});
+  if (train.precision == "fp16_mixed") precision.loss_scale = train.loss_scale.value_or(LossScaleOptions{});
   precision.stochastic_rounding = train.stochastic_rounding && train.precision == "bf16";
   return precision;
 }
@@ -72,25 +72,51 @@ bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
 }
 
+FsdpOptions fsdp_of(const FsdpRecipe& asked) {
+  FsdpOptions options;
+  options.reshard_after_forward = asked.reshard_after_forward;
+  options.accumulate_unsharded = asked.no_sync;
+  options.prefetch = asked.prefetch;
+  return options;
+}
+
 RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
+  const ModelRecipe& model = recipe.model;
   const ParallelRecipe& parallel = recipe.parallel;
   const CheckpointingRecipe& checkpointing = recipe.train.activation_checkpointing;
   const ShardingChoice sharding = sharding_choice(recipe, layout);
-  return {
-      .layout = layout,
-      .precision = precision_of(recipe),
-      .sharding = sharding,
-      .context = context_choice(recipe, layout),
-      .sequence_parallel = is_sequence_parallel(recipe, layout),
-      .recomputation = {kRecomputes.at(checkpointing.mode), checkpointing.every},
-      .offload = kOffloads.at(parallel.fsdp.offload.to),
-      .device = {.kind = device_kind(recipe.device),
-                 .transport = kTransports.at(parallel.backend),
-                 .cpu_only = cpu_only(recipe),
-                 .allocator = recipe.train.cuda_allocator,
-                 .nccl_buffers = kBuffers.at(parallel.nccl_user_buffers),
-                 .two_queues = gathers_beside_reductions(sharding.mode)},
+  const Precision precision = precision_of(recipe);
+  RunPlan plan{
+      {
+          .shape = model.shape,
+          .weights = model.init == "pretrained" ? model.hf : std::filesystem::path(),
+          .seed = static_cast<uint64_t>(recipe.train.seed),
+          .freeze = recipe.train.freeze,
+          .frozen_row = model.freeze_padding_row ? model.shape.pad_token_id : std::nullopt,
+          .batch = recipe.train,
+          .has_documents = has_documents(recipe),
+          .precision = precision,
+          .sequence_parallel = is_sequence_parallel(recipe, layout),
+          .context = context_choice(recipe, layout),
+          .recomputation = {kRecomputes.at(checkpointing.mode), checkpointing.every},
+          .sharding = sharding,
+          .unit_layers = parallel.fsdp.unit_layers,
+          .fsdp = fsdp_of(parallel.fsdp),
+          .offload = kOffloads.at(parallel.fsdp.offload.to),
+          .offload_folder = parallel.fsdp.offload.path,
+          .optimizer = recipe.optimizer,
+          .clip_norm = recipe.train.clip_norm,
+      },
+      layout,
+      {.kind = device_kind(recipe.device),
+       .transport = kTransports.at(parallel.backend),
+       .cpu_only = cpu_only(recipe),
+       .allocator = recipe.train.cuda_allocator,
+       .nccl_buffers = kBuffers.at(parallel.nccl_user_buffers),
+       .two_queues = gathers_beside_reductions(sharding.mode)},
   };
+  if (!plan.optimizer.state_dtype) plan.optimizer.state_dtype = precision.mixed ? at::kFloat : precision.compute;
+  return plan;
 }
 
 /// Returns `message`, which begins with a key, with the location of that key before it.
@@ -123,6 +149,15 @@ RunPlan resolve(const Recipe& recipe, const MeshLayout& layout) try {
   throw InputError(with_location(error.what(), recipe.locations));
 }
 
+Recipe on_mesh(Recipe recipe, const MeshLayout& layout) {
+  recipe.parallel.order.clear();
+  for (const Axis& axis : layout.axes()) {
+    recipe.parallel.mesh[axis.name] = axis.size;
+    recipe.parallel.order.push_back(axis.name);
+  }
+  return recipe;
+}
+
 std::string to_yaml(const RunPlan& plan) {
   Writer writer;
   writer.map("mesh", [&](Writer& mesh) {
@@ -134,7 +169,7 @@ std::string to_yaml(const RunPlan& plan) {
     map.field("residual", dtype_word(precision.residual));
     map.field("shards", dtype_word(precision.mixed ? at::kFloat : precision.compute));
     map.field("reduce", dtype_word(precision.reduce));
-    map.field("state", dtype_word(precision.state));
+    map.field("state", dtype_word(*plan.optimizer.state_dtype));
     map.field("loss_scale", std::string(!precision.loss_scale         ? "none"
                                         : precision.loss_scale->fixed ? "static"
                                                                       : "dynamic"));

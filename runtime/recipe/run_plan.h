@@ -1,43 +1,18 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <optional>
 #include <string>
 
-#include "context_parallel/choice.h"
 #include "mesh/layout.h"
 #include "runtime/launch/connect_devices.h"
-#include "runtime/model/recompute.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/recipe/sharding.h"
+#include "runtime/trainer/options.h"
 
 namespace meshtrain {
 
-/// The dtypes of a run, and how a run in a half precision keeps small numbers (train.precision).
-struct Precision {
-  at::ScalarType compute = at::kFloat;             ///< dtype of activations, and of parameters in the layers
-  at::ScalarType residual = at::kFloat;            ///< dtype of the residual stream: `compute`, or wider
-  bool mixed = false;                              ///< keeps shards in fp32 and rounds them to `compute` for the layers
-  at::ScalarType reduce = at::kFloat;              ///< dtype in which gradients are added up and reduced
-  at::ScalarType state = at::kFloat;               ///< dtype of the optimizer's state
-  std::optional<LossScaleRecipe> loss_scale = {};  ///< factor of the loss before the backward, for fp16_mixed
-  bool stochastic_rounding = false;                ///< rounds the optimizer's results stochastically, for bf16 only
-};
-
-/// The memory that holds shards, their gradients and the optimizer's state.
-enum class Offload { None, Host, Disk };
-
 /// All decisions that a recipe leaves to the mesh, the model and the batch, made once. The floors below are built from
-/// the plan and do not read those words of the recipe.
-struct RunPlan {
+/// the plan and see no word of the recipe.
+struct RunPlan : TrainerOptions {
   MeshLayout layout;
-  Precision precision;
-  ShardingChoice sharding;
-  ContextChoice context;
-  bool sequence_parallel = false;  ///< cuts the residual stream over tp
-  Recomputation recomputation;
-  Offload offload = Offload::None;
   DeviceRequest device;
 };
 
@@ -45,6 +20,9 @@ struct RunPlan {
 /// axes dp, tp and cp. No communication; every rank gets the same result. Throws InputError with the keys, their
 /// locations when the recipe knows them, and the numbers.
 RunPlan resolve(const Recipe& recipe, const MeshLayout& layout);
+
+/// Returns `recipe` with the sizes and the order of `layout` as its mesh.
+Recipe on_mesh(Recipe recipe, const MeshLayout& layout);
 
 /// Returns the plan as YAML, which `train --check` prints and RUN_DIR/plan.yaml keeps.
 std::string to_yaml(const RunPlan& plan);

@@ -61,7 +61,7 @@ void check_precision(const Recipe& recipe) {
   }
   if (!train.loss_scale) return;
   check_needs("train.loss_scale:", "fp16_mixed", train);
-  const LossScaleRecipe& scale = *train.loss_scale;
+  const LossScaleOptions& scale = *train.loss_scale;
   if (scale.fixed || scale.min <= scale.initial) return;
   throw InputError("train.loss_scale.min: " + scalar_text(scale.min) + " is more than train.loss_scale.initial " +
                    scalar_text(scale.initial));
@@ -72,12 +72,6 @@ void check_shared(const std::string& key, int64_t count, int64_t tp) {
   if (count % tp == 0) return;
   throw InputError("model." + key + ": " + number(count) + " does not divide over tp=" + number(tp) +
                    ": use a mesh whose tp divides it");
-}
-
-bool has_documents(const Recipe& recipe) {
-  const std::vector<MixedSource> sources = recipe.data.sources();
-  return recipe.evaluate.documents ||
-         std::ranges::any_of(sources, [](const SourceOptions& source) { return source.documents.has_value(); });
 }
 
 /// Checks the length of sequences against scalings that depend on the length of each text.
@@ -205,6 +199,12 @@ void check_profile(const TrainRecipe& train, int64_t num_ranks) {
 }
 
 }  // namespace
+
+bool has_documents(const Recipe& recipe) {
+  const std::vector<MixedSource> sources = recipe.data.sources();
+  return recipe.evaluate.documents ||
+         std::ranges::any_of(sources, [](const SourceOptions& source) { return source.documents.has_value(); });
+}
 
 void check_values(const Recipe& recipe, const MeshLayout& layout) {
   check_precision(recipe);

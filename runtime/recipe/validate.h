@@ -9,6 +9,9 @@ namespace meshtrain {
 
 struct RunPlan;
 
+/// Returns true when a source of samples, to train or to evaluate on, holds several documents in a sample.
+bool has_documents(const Recipe& recipe);
+
 // The checks of resolve(). Each throws InputError with the key, its requirement and the numbers.
 
 /// Checks values of the recipe against each other and against the sizes in `layout`.

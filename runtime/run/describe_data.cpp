@@ -11,7 +11,7 @@
 #include "mesh/size_text.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/recipe/check_data.h"
-#include "runtime/trainer/assemble.h"
+#include "runtime/recipe/exported_model.h"
 
 namespace meshtrain {
 

@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/recipe/context.h"
 #include "runtime/recipe/load.h"
+#include "runtime/recipe/sharding.h"
 #include "runtime/run/skipped_steps.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/telemetry/events.h"
@@ -25,7 +26,7 @@ std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) 
   if (optimizer.learning_rate == 0) {
     warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
   }
-  if (optimizer.name != "sgd" && optimizer.betas[1] > 0.99 && plan.precision.state == at::kBFloat16 &&
+  if (optimizer.name != "sgd" && optimizer.betas[1] > 0.99 && plan.optimizer.state_dtype == at::kBFloat16 &&
       !plan.precision.stochastic_rounding) {
     warnings.push_back(fmt::format(
         "warning: optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
@@ -101,7 +102,7 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   if (mesh.size(kTensorAxis) > 1 && !plan_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
     spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
-  if (const ProfileRecipe& profile = recipe_.train.profile; profile.from > 0) {
+  if (const ProfileOptions& profile = recipe_.train.profile; profile.from > 0) {
     spdlog::info("train.profile: {} a trace of {} from step {} on, to {}",
                  counted(profile.ranks.size(), "rank writes", "ranks write"), counted(profile.steps, "step"),
                  profile.from, directory_->traces().string());

@@ -13,12 +13,12 @@
 
 namespace meshtrain {
 
-Prediction::Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
+Prediction::Prediction(const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
                        std::function<DevicePeak()> device_peak, std::filesystem::path file)
     : mesh_(mesh),
       host_ranks_(mesh.size() / HostMap::of(mesh.world()).num_hosts()),
       device_peak_(std::move(device_peak)),
-      step_(forecast_rank(recipe, plan, {host_ranks_, device_peak_ != nullptr}, mesh.rank(), machine)),
+      step_(forecast_rank(plan, {host_ranks_, device_peak_ != nullptr}, mesh.rank(), machine)),
       sent_(std::numeric_limits<int64_t>::max()),
       file_(std::move(file)) {
   if (!device_peak_) live_before_ = HostMemory::counted().live();

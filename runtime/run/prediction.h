@@ -22,7 +22,7 @@ class Prediction {
   /// Plans the rank's step, whose plan and truth go to `file`; memory of the host is counted from here on. Construct it
   /// before the trainer. `machine`: for times; null: none. `device_peak`: of a GPU; null on a CPU. Throws what
   /// forecast() throws.
-  Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
+  Prediction(const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
              std::function<DevicePeak()> device_peak, std::filesystem::path file);
 
   /// Counts the copy from which checkpoints are written, `bytes` of host memory from the first one on, `num_steps`

@@ -21,8 +21,8 @@
 #include "runtime/plan/plan_text.h"
 #include "runtime/plan/planned_mesh.h"
 #include "runtime/plan/remedies.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {
@@ -137,7 +137,7 @@ std::string host_memory_line(int64_t needed, const std::string& text, int64_t ra
 std::string memory_line(const Recipe& recipe, const RunPlan& plan, const PlanRequest& request,
                         std::optional<RunForecast>& predicted) {
   try {
-    predicted = forecast(recipe, plan, request.hosts, request.machine.get());
+    predicted = forecast(plan, request.hosts, request.machine.get());
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {
@@ -188,7 +188,7 @@ int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
   const Transformer declared(recipe.model.shape, {}, at::TensorOptions(at::kMeta).dtype(plan.precision.compute));
   const auto weight_bytes =
       static_cast<int64_t>(c10::elementSize(plan.precision.mixed ? at::kFloat : plan.precision.compute));
-  const auto state_bytes = static_cast<int64_t>(c10::elementSize(plan.precision.state));
+  const auto state_bytes = static_cast<int64_t>(c10::elementSize(*plan.optimizer.state_dtype));
   int64_t bytes = 0;
   for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
     const int64_t count = c10::multiply_integers(parameter->global_shape);

@@ -12,12 +12,12 @@
 #include "runtime/checkpoint/manifest_excerpt.h"
 #include "runtime/optimizer/schedule.h"
 #include "runtime/recipe/changes.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/run_files.h"
 #include "runtime/telemetry/json_lines.h"
 #include "runtime/tokenizer/tokenizer.h"
-#include "runtime/trainer/assemble.h"
 #include "runtime/watch/phase.h"
 
 namespace meshtrain {

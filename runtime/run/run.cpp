@@ -18,11 +18,6 @@ auto report_first(const RunOptions& options, const Work& work) -> decltype(work(
 
 }  // namespace
 
-Recipe as_run(Recipe asked, const MeshLayout& layout) {
-  for (const Axis& axis : layout.axes()) asked.parallel.mesh[axis.name] = axis.size;
-  return asked;
-}
-
 RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options, const StopRequest& stop_request) {
   const auto start = std::chrono::steady_clock::now();
   Session session(recipe, world, options);

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "mesh/group.h"
-#include "mesh/layout.h"
 #include "runtime/plan/machine.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/run/stop_request.h"
@@ -31,9 +30,6 @@ struct RunOptions {
 
   bool resumes() const { return resume || resume_step; }
 };
-
-/// Returns `asked` with the sizes of `layout` in its mesh.
-Recipe as_run(Recipe asked, const MeshLayout& layout);
 
 /// Trains the recipe's model on the recipe's mesh over the ranks of `world`: steps, metrics and console lines from rank
 /// 0, checkpoints, and an export of the final weights if requested. Every rank calls it with the same recipe. Resumes

@@ -14,6 +14,7 @@
 #include "runtime/model/folder_tensors.h"
 #include "runtime/model/unused_weights.h"
 #include "runtime/recipe/check_data.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/run/preflight.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_files.h"
@@ -21,7 +22,6 @@
 #include "runtime/run/training_loop.h"
 #include "runtime/telemetry/error_line.h"
 #include "runtime/telemetry/events.h"
-#include "runtime/trainer/assemble.h"
 #include "runtime/watch/flight_files.h"
 #include "runtime/watch/phase.h"
 
@@ -43,7 +43,7 @@ ModelSize size_of(Trainer& trainer) {
 Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
     : world_(world),
       options_(options),
-      recipe_(as_run(asked, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
+      recipe_(on_mesh(asked, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
       plan_(resolve(recipe_, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
       computing_(connect_devices(plan_.device, world)),
       mesh_(plan_.layout, computing_.world),
@@ -67,7 +67,7 @@ void Session::open_data() {
       data_ = std::make_unique<Mixture>(recipe_.data, recipe_.train.sequence_length, recipe_.model.shape.vocab_size,
                                         static_cast<uint64_t>(recipe_.train.seed));
       check_labels(recipe_, *data_);
-      evaluation_ = make_evaluation(recipe_);
+      evaluation_ = make_evaluation(recipe_.evaluate, plan_, recipe_.train.steps);
     });
     if (mesh_.rank() != 0) return;
     check_tokenizer(recipe_);
@@ -77,7 +77,7 @@ void Session::open_data() {
 
 void Session::predict() try {
   const Phase phase({"the plan of a step", PhaseKind::SetUp});
-  prediction_ = std::make_unique<Prediction>(recipe_, plan_, mesh_, options_.machine.get(), computing_.peak,
+  prediction_ = std::make_unique<Prediction>(plan_, mesh_, options_.machine.get(), computing_.peak,
                                              RunDirectory::step_plan_of(folder_));
 } catch (const InputError&) {
   // The trainer, which is constructed next, throws it too.
@@ -101,9 +101,8 @@ PlanRequest Session::measure_memory() const {
 }
 
 void Session::warn_of_memory() const try {
-  const int64_t needed = prediction_
-                             ? prediction_->step_memory()
-                             : forecast_rank(recipe_, plan_, memory_request_.hosts, mesh_.rank()).memory().total();
+  const int64_t needed = prediction_ ? prediction_->step_memory()
+                                     : forecast_rank(plan_, memory_request_.hosts, mesh_.rank()).memory().total();
   if (memory_request_.has_room_for(needed)) return;
   const std::string less = less_memory(recipe_, plan_.layout, memory_request_);
   print_error_line("warning: a step needs " + size_text(needed) + " on a rank, which has " +
@@ -125,7 +124,7 @@ void Session::open_trainer(ReplicaMap replicas) {
   agree(world_, [&] {
     if (mesh_.rank() == 0 && recipe_.train.steps >= Prediction::kSteps) predict();
     if (mesh_.rank() == 0) warn_of_memory();
-    trainer_ = std::make_unique<Trainer>(recipe_, plan_, mesh_, computing_.device, std::move(replicas), resumes_);
+    trainer_ = std::make_unique<Trainer>(plan_, mesh_, computing_.device, std::move(replicas), resumes_);
     if (mesh_.rank() != 0) return;
     if (reads_weights()) {
       weight_warnings_ = weight_warnings(open_weights(recipe_.model.hf, recipe_.model.shape), recipe_.model.shape);
@@ -189,7 +188,7 @@ void Session::announce() {
 }
 
 void Session::record_graph() {
-  const std::string hindrance = StepGraph::hindrance(recipe_, computing_.device, computing_.make_graph != nullptr);
+  const std::string hindrance = StepGraph::hindrance(plan_, computing_.device, computing_.make_graph != nullptr);
   if (hindrance.empty()) trainer_->use_graph(computing_.make_graph());
   say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
 }
@@ -197,7 +196,8 @@ void Session::record_graph() {
 RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start) try {
   const TrainingState& state = resumed_.state;
   batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
-    return read_batch(*data_, recipe_, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch);
+    return read_batch(*data_, plan_.batch, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch,
+                      plan_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
                       mesh_.world().coordinate_text() + " on " + host_name(), computing_.device,

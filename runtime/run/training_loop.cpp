@@ -32,7 +32,8 @@ bool is_due(int64_t step, int64_t every) {
 TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
     : run_(run),
       state_(std::move(state)),
-      skipped_(run.recipe.train, run.trainer.plan().precision.loss_scale.has_value(), state_.step, state_.num_skipped),
+      skipped_(run.recipe.train, run.trainer.options().precision.loss_scale.has_value(), state_.step,
+               state_.num_skipped),
       step_(state_.step),
       saved_(state_.step),
       meter_(run.mesh, run.device_peak),
@@ -161,7 +162,7 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
   metrics.flops_per_rank = flops_per_step_ / metrics.step_seconds / static_cast<double>(run_.mesh.size());
   if (train.device_flops > 0) metrics.mfu = metrics.flops_per_rank / train.device_flops;
   summarize(ranks, meter_.groups(), metrics);
-  if (outcome && trainer.plan().precision.loss_scale) metrics.loss_scale = outcome->loss_scale;
+  if (outcome && trainer.options().precision.loss_scale) metrics.loss_scale = outcome->loss_scale;
   metrics.skipped = !outcome || made.result.non_finite;
   if (!outcome) {
     metrics.no_label = describe_samples(run_.data, state_.num_samples - train.global_batch, train.global_batch);

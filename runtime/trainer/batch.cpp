@@ -6,12 +6,12 @@
 
 namespace meshtrain {
 
-MicroBatch read_micro_batch(const Samples& samples, const TrainRecipe& train, const SequenceLayout& layout,
+MicroBatch read_micro_batch(const Samples& samples, const BatchOptions& options, const SequenceLayout& layout,
                             int64_t first, int64_t end) {
-  const int64_t length = train.sequence_length, read = std::clamp<int64_t>(end - first, 0, train.micro_batch);
-  const at::Tensor ids = at::zeros({train.micro_batch, length}, at::kLong);
+  const int64_t length = options.sequence_length, read = std::clamp<int64_t>(end - first, 0, options.micro_batch);
+  const at::Tensor ids = at::zeros({options.micro_batch, length}, at::kLong);
   const at::Tensor labels = at::full_like(ids, kIgnoredLabel);
-  DocumentStarts documents(static_cast<size_t>(train.micro_batch));
+  DocumentStarts documents(static_cast<size_t>(options.micro_batch));
   for (int64_t row = 0; row < read; ++row) {
     documents[static_cast<size_t>(row)] =
         samples.read(first + row, ids.data_ptr<int64_t>() + row * length, labels.data_ptr<int64_t>() + row * length);
@@ -20,15 +20,13 @@ MicroBatch read_micro_batch(const Samples& samples, const TrainRecipe& train, co
   return {layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1), std::move(documents)};
 }
 
-StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
-                     int64_t first) {
-  const TrainRecipe& train = recipe.train;
-  const int64_t per_rank = train.global_batch / mesh.size(kDataAxis);
+StepBatch read_batch(const Samples& samples, const BatchOptions& options, const DeviceMesh& mesh,
+                     const SequenceLayout& layout, int64_t first, std::optional<int64_t> padding) {
+  const int64_t per_rank = options.global_batch / mesh.size(kDataAxis);
   first += mesh.coordinate(kDataAxis) * per_rank;
-  const std::optional<int64_t> padding = recipe.model.shape.pad_token_id;
   StepBatch batch;
-  for (int64_t begin = first; begin < first + per_rank; begin += train.micro_batch) {
-    batch.micro_batches.push_back(read_micro_batch(samples, train, layout, begin, first + per_rank));
+  for (int64_t begin = first; begin < first + per_rank; begin += options.micro_batch) {
+    batch.micro_batches.push_back(read_micro_batch(samples, options, layout, begin, first + per_rank));
     const MicroBatch& last = batch.micro_batches.back();
     batch.num_counted += count_labels(last);
     if (padding) batch.num_padding += last.ids.eq(*padding).sum().item<int64_t>();
@@ -40,15 +38,16 @@ int64_t count_labels(const MicroBatch& micro_batch) {
   return micro_batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
 }
 
-StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
-                    int64_t step) {
-  return read_batch(samples, recipe, mesh, layout, step * recipe.train.global_batch);
+StepBatch read_step(const Samples& samples, const BatchOptions& options, const DeviceMesh& mesh,
+                    const SequenceLayout& layout, int64_t step) {
+  return read_batch(samples, options, mesh, layout, step * options.global_batch);
 }
 
-StepBatch made_step(const Recipe& recipe, const SequenceLayout& layout, int64_t num_micro_batches, at::Device device) {
-  const int64_t num_tokens = recipe.train.micro_batch * layout.local_length();
+StepBatch made_step(const TrainerOptions& options, const SequenceLayout& layout, int64_t num_micro_batches,
+                    at::Device device) {
+  const int64_t num_tokens = options.batch.micro_batch * layout.local_length();
   const auto tokens = [&] {
-    return at::randint(recipe.model.shape.vocab_size, {num_tokens}, at::TensorOptions(device).dtype(at::kLong));
+    return at::randint(options.shape.vocab_size, {num_tokens}, at::TensorOptions(device).dtype(at::kLong));
   };
   StepBatch batch;
   for (int64_t i = 0; i < num_micro_batches; ++i) batch.micro_batches.push_back({tokens(), tokens()});

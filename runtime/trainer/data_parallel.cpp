@@ -57,21 +57,17 @@ ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) 
   return ReplicaMap(mesh, sharding.axes, shard_size);
 }
 
-FsdpOptions fsdp_options(const Recipe& recipe, const RunPlan& plan, const ReplicaMap& replicas) {
-  const FsdpRecipe& asked = recipe.parallel.fsdp;
-  FsdpOptions options;
-  options.mode = plan.sharding.mode;
-  options.shards = replicas.shards();
-  options.replicas = replicas.whole_replicas();
-  options.remaining = replicas.remaining();
-  options.remaining_partial = replicas.remaining_partial();
-  options.summed_over = replicas.tokens();
-  options.reshard_after_forward = asked.reshard_after_forward;
-  options.accumulate_unsharded = asked.no_sync;
-  options.prefetch = asked.prefetch;
-  if (plan.precision.mixed) options.shard_dtype = at::kFloat;
-  options.reduce_dtype = plan.precision.reduce;
-  return options;
+FsdpOptions fsdp_options(const TrainerOptions& options, const ReplicaMap& replicas) {
+  FsdpOptions fsdp = options.fsdp;
+  fsdp.mode = options.sharding.mode;
+  fsdp.shards = replicas.shards();
+  fsdp.replicas = replicas.whole_replicas();
+  fsdp.remaining = replicas.remaining();
+  fsdp.remaining_partial = replicas.remaining_partial();
+  fsdp.summed_over = replicas.tokens();
+  if (options.precision.mixed) fsdp.shard_dtype = at::kFloat;
+  fsdp.reduce_dtype = options.precision.reduce;
+  return fsdp;
 }
 
 }  // namespace meshtrain

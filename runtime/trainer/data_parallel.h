@@ -1,8 +1,7 @@
 #pragma once
 
-#include "fsdp/options.h"
 #include "mesh/replica_map.h"
-#include "runtime/recipe/run_plan.h"
+#include "runtime/trainer/options.h"
 
 namespace meshtrain {
 
@@ -11,8 +10,7 @@ namespace meshtrain {
 /// the ranks of a host cannot replace it.
 ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh);
 
-/// Returns the FSDP options for `plan`, the plan of `recipe`, over the ranks of `replicas`; the caller sets memory. Not
-/// collective.
-FsdpOptions fsdp_options(const Recipe& recipe, const RunPlan& plan, const ReplicaMap& replicas);
+/// Returns the FSDP options of a model over the ranks of `replicas`; the caller sets memory. Not collective.
+FsdpOptions fsdp_options(const TrainerOptions& options, const ReplicaMap& replicas);
 
 }  // namespace meshtrain

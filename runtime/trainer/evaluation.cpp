@@ -9,28 +9,28 @@
 
 namespace meshtrain {
 
-Evaluation::Evaluation(const Recipe& recipe)
-    : recipe_(recipe.evaluate),
-      train_(recipe.train),
-      dataset_(recipe.evaluate, recipe.train.sequence_length, recipe.model.shape.vocab_size,
-               static_cast<uint64_t>(recipe.train.seed), "evaluate"),
-      num_samples_(recipe.evaluate.samples.value_or(dataset_.num_samples())) {
+Evaluation::Evaluation(const EvaluationOptions& options, const TrainerOptions& trained, int64_t last_step)
+    : options_(options),
+      batch_(trained.batch),
+      last_step_(last_step),
+      dataset_(options, batch_.sequence_length, trained.shape.vocab_size, trained.seed, "evaluate"),
+      num_samples_(options.samples.value_or(dataset_.num_samples())) {
   if (num_samples_ <= dataset_.num_samples()) {
     if (dataset_.has_counted_label(num_samples_)) return;
-    throw InputError("evaluate.tokens: no label of the held-out samples of " + recipe_.tokens.string() +
+    throw InputError("evaluate.tokens: no label of the held-out samples of " + options_.tokens.string() +
                      " counts: evaluate.ignore_id, evaluate.loss_mask or evaluate.boundary_labels ignores every one");
   }
   throw InputError("evaluate.samples: " + std::to_string(num_samples_) + " are requested, but " +
-                   recipe_.tokens.string() + " has " + std::to_string(dataset_.num_samples()) +
+                   options_.tokens.string() + " has " + std::to_string(dataset_.num_samples()) +
                    ": request fewer, or leave the key out to use all");
 }
 
 bool Evaluation::is_due(int64_t step) const {
-  return step == train_.steps || (recipe_.every > 0 && step % recipe_.every == 0);
+  return step == last_step_ || (options_.every > 0 && step % options_.every == 0);
 }
 
 bool Evaluation::counts_all() const {
-  const bool ignores = recipe_.ignore_id || !recipe_.loss_mask.empty() || recipe_.boundary_labels == "ignored";
+  const bool ignores = options_.ignore_id || !options_.loss_mask.empty() || options_.boundary_labels == "ignored";
   return num_samples_ == dataset_.num_samples() && !ignores;
 }
 
@@ -53,11 +53,11 @@ std::optional<EvaluationMetrics> Evaluation::run(const LossModel& model, const D
                                                  const std::function<void(int64_t)>& progress,
                                                  const std::function<bool()>& ends) const {
   const auto start = std::chrono::steady_clock::now();
-  const int64_t micro_batch = train_.micro_batch, at_once = mesh.size(kDataAxis) * micro_batch;
+  const int64_t micro_batch = batch_.micro_batch, at_once = mesh.size(kDataAxis) * micro_batch;
   const int64_t count = (num_samples_ + at_once - 1) / at_once;
   ReadAhead<MicroBatch> micro_batches(0, count, [&](int64_t i) {
     const int64_t first = i * at_once + mesh.coordinate(kDataAxis) * micro_batch;
-    return read_micro_batch(dataset_, train_, model.sequences.layout(), first, num_samples_);
+    return read_micro_batch(dataset_, batch_, model.sequences.layout(), first, num_samples_);
   });
   int64_t begun = 0;
   const auto next = [&] {
@@ -70,8 +70,9 @@ std::optional<EvaluationMetrics> Evaluation::run(const LossModel& model, const D
                            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
-std::unique_ptr<Evaluation> make_evaluation(const Recipe& recipe) {
-  return recipe.evaluate.tokens.empty() ? nullptr : std::make_unique<Evaluation>(recipe);
+std::unique_ptr<Evaluation> make_evaluation(const EvaluationOptions& options, const TrainerOptions& trained,
+                                            int64_t last_step) {
+  return options.tokens.empty() ? nullptr : std::make_unique<Evaluation>(options, trained, last_step);
 }
 
 }  // namespace meshtrain

@@ -12,12 +12,13 @@
 
 namespace meshtrain {
 
-/// The held-out samples of a recipe, on which its model is evaluated every few steps.
+/// The held-out samples of a run, on which its model is evaluated every few steps.
 class Evaluation {
  public:
-  /// Opens the file of evaluate.tokens, which must be set. Throws InputError as Dataset does, when no label of its
-  /// samples counts, and when the file has fewer than evaluate.samples samples. Not collective.
-  explicit Evaluation(const Recipe& recipe);
+  /// Opens the file of `options`, which must name one, for the model of `trained`; the run ends after `last_step`.
+  /// Throws InputError as Dataset does, when no label of its samples counts, and when the file has fewer samples than
+  /// `options` request. Not collective.
+  Evaluation(const EvaluationOptions& options, const TrainerOptions& trained, int64_t last_step);
 
   /// Returns true when the model is evaluated after step `step`, counted from 1.
   bool is_due(int64_t step) const;
@@ -47,13 +48,15 @@ class Evaluation {
                                        const std::function<void(int64_t)>& progress,
                                        const std::function<bool()>& ends) const;
 
-  EvaluationOptions recipe_;
-  TrainRecipe train_;
+  EvaluationOptions options_;
+  BatchOptions batch_;
+  int64_t last_step_;
   Dataset dataset_;
   int64_t num_samples_;
 };
 
-/// Returns the evaluation of `recipe`; null when it requests none. Not collective.
-std::unique_ptr<Evaluation> make_evaluation(const Recipe& recipe);
+/// Returns the evaluation likewise; null when `options` name no file. Not collective.
+std::unique_ptr<Evaluation> make_evaluation(const EvaluationOptions& options, const TrainerOptions& trained,
+                                            int64_t last_step);
 
 }  // namespace meshtrain

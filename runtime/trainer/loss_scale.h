@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "runtime/checkpoint/training_state.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/trainer/options.h"
 
 namespace meshtrain {
 
@@ -16,10 +16,10 @@ class LossScale {
  public:
   /// Constructs a scale that is always 1.
   LossScale() = default;
-  explicit LossScale(const LossScaleRecipe& recipe);
+  explicit LossScale(const LossScaleOptions& options);
 
   double value() const { return value_; }
-  bool changes() const { return !recipe_.fixed; }
+  bool changes() const { return !options_.fixed; }
   /// Updates the scale. Call after each step; `finite`: its gradients were finite.
   void update(bool finite);
 
@@ -29,7 +29,7 @@ class LossScale {
   void resume(const TrainingState::LossScale& state);
 
  private:
-  LossScaleRecipe recipe_ = {.fixed = 1};
+  LossScaleOptions options_ = {.fixed = 1};
   double value_ = 1;
   int64_t num_finite_ = 0;  // finite steps in a row since the scale changed
 };

@@ -2,42 +2,37 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
-#include "runtime/trainer/assemble.h"
-
 namespace meshtrain {
 namespace {
 
-Rotary angles_of(const at::Tensor& positions, const Recipe& recipe, const RunPlan& plan, at::Device device) {
-  return make_rotary(recipe.model.shape, positions, plan.precision.compute, device, recipe.train.sequence_length);
+Rotary angles_of(const at::Tensor& positions, const TrainerOptions& options, at::Device device) {
+  return make_rotary(options.shape, positions, options.precision.compute, device, options.batch.sequence_length);
 }
 
-Rotary local_angles_of(const at::Tensor& positions, const Recipe& recipe, const RunPlan& plan, at::Device device) {
-  return make_local_rotary(recipe.model.shape, positions, plan.precision.compute, device);
+Rotary local_angles_of(const at::Tensor& positions, const TrainerOptions& options, at::Device device) {
+  return make_local_rotary(options.shape, positions, options.precision.compute, device);
 }
 
-bool packs_documents(const Recipe& recipe) {
-  const auto divided = [](const SourceOptions& source) { return source.documents.has_value(); };
-  return std::ranges::any_of(recipe.data.sources(), divided) ||
-         (!recipe.evaluate.tokens.empty() && divided(recipe.evaluate));
+SequenceLayout make_layout(const TrainerOptions& options, const DeviceMesh& mesh) {
+  return SequenceLayout(options.context.layout, options.batch.sequence_length,
+                        static_cast<int>(mesh.size(kContextAxis)), static_cast<int>(mesh.coordinate(kContextAxis)));
 }
 
-Sequence one_document_each(SequenceLayout layout, const Recipe& recipe, const RunPlan& plan, at::Device device) {
+Sequence one_document_each(SequenceLayout layout, const TrainerOptions& options, at::Device device) {
   const at::Tensor positions = layout.positions();
-  Rotary rotary = angles_of(positions, recipe, plan, device);
-  Rotary local = local_angles_of(positions, recipe, plan, device);
+  Rotary rotary = angles_of(positions, options, device);
+  Rotary local = local_angles_of(positions, options, device);
   return {std::move(layout), std::move(rotary), std::move(local)};
 }
 
 }  // namespace
 
-Sequences::Sequences(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device)
-    : undivided_(one_document_each(make_layout(recipe, plan, mesh), recipe, plan, device)) {
-  if (!packs_documents(recipe)) return;
-  const at::Tensor positions = at::arange(recipe.train.sequence_length);
-  angles_ = angles_of(positions, recipe, plan, device);
-  local_angles_ = local_angles_of(positions, recipe, plan, device);
+Sequences::Sequences(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device)
+    : undivided_(one_document_each(make_layout(options, mesh), options, device)) {
+  if (!options.has_documents) return;
+  const at::Tensor positions = at::arange(options.batch.sequence_length);
+  angles_ = angles_of(positions, options, device);
+  local_angles_ = local_angles_of(positions, options, device);
 }
 
 Sequence Sequences::of(const DocumentStarts& documents) const {

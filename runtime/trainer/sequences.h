@@ -5,7 +5,7 @@
 #include "mesh/device_mesh.h"
 #include "runtime/data/documents.h"
 #include "runtime/model/parallelism.h"
-#include "runtime/recipe/run_plan.h"
+#include "runtime/trainer/options.h"
 
 namespace meshtrain {
 
@@ -13,17 +13,17 @@ namespace meshtrain {
 /// function communicates or reads a value from the device.
 class Sequences {
  public:
-  Sequences(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device);
+  Sequences(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device);
 
   const SequenceLayout& layout() const { return undivided_.layout; }
 
   /// Returns the Sequence for these documents; positions begin at 0 in each. Empty `documents`: each sequence is one
-  /// document and nothing is computed. Other values require a source of the recipe with documents.
+  /// document and nothing is computed. Other values require TrainerOptions::has_documents.
   Sequence of(const DocumentStarts& documents) const;
 
  private:
   Sequence undivided_;            // each sequence is one document
-  std::optional<Rotary> angles_;  // of the positions 0 to S - 1, when a source has documents
+  std::optional<Rotary> angles_;  // of the positions 0 to S - 1, with TrainerOptions::has_documents
   Rotary local_angles_;           // the same, see Sequence::local_rotary
 };
 

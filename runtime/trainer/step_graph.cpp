@@ -17,11 +17,11 @@ constexpr int kAsTheyAre = 3;  // steps before the recorded one
 StepGraph::StepGraph(std::unique_ptr<DeviceGraph> graph, Step step)
     : graph_(std::move(graph)), step_(std::move(step)) {}
 
-std::string StepGraph::hindrance(const Recipe& recipe, at::Device device, bool can_record) {
+std::string StepGraph::hindrance(const TrainerOptions& options, at::Device device, bool can_record) {
   if (!device.is_cuda()) return "there is none on the CPU";
   if (!can_record) return "ranks communicate through the host";
-  if (recipe.optimizer.name != "adamw") return "the host takes part in the updates of " + recipe.optimizer.name;
-  if (recipe.train.stochastic_rounding) return "the host takes part in stochastic rounding";
+  if (options.optimizer.name != "adamw") return "the host takes part in the updates of " + options.optimizer.name;
+  if (options.precision.stochastic_rounding) return "the host takes part in stochastic rounding";
   return "";
 }
 

@@ -7,6 +7,7 @@
 
 #include "mesh/cuda/device_graph.h"
 #include "runtime/trainer/batch.h"
+#include "runtime/trainer/options.h"
 #include "runtime/trainer/step_values.h"
 
 namespace meshtrain {
@@ -24,7 +25,7 @@ class StepGraph {
 
   /// Returns why a run cannot use a graph, "optimizer is sgd, ..."; empty when it can. `can_record`: the device and the
   /// transport of its ranks support recording.
-  static std::string hindrance(const Recipe& recipe, at::Device device, bool can_record);
+  static std::string hindrance(const TrainerOptions& options, at::Device device, bool can_record);
 
   /// Returns true when the recorded work is the same for every batch like this one: its samples have no documents of
   /// their own.

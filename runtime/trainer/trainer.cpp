@@ -13,7 +13,6 @@
 #include "runtime/model/initialize.h"
 #include "runtime/model/load.h"
 #include "runtime/telemetry/progress.h"
-#include "runtime/trainer/assemble.h"
 #include "runtime/trainer/parallelize.h"
 
 namespace meshtrain {
@@ -21,44 +20,41 @@ namespace {
 
 /// Returns the initial values of a model's parameters: zeros if `resumes`, because a checkpoint's shards are written
 /// later.
-WriteParameter first_values(const Recipe& recipe, bool resumes) {
+WriteParameter first_values(const TrainerOptions& options, bool resumes) {
   if (resumes) return [](const Parameter&) {};
-  if (recipe.model.init == "pretrained") {
-    const auto weights = std::make_shared<PretrainedWeights>(recipe.model.hf, recipe.model.shape);
-    const auto progress = std::make_shared<Progress>("weights of " + recipe.model.hf.string(), 0, "bytes");
+  if (!options.weights.empty()) {
+    const auto weights = std::make_shared<PretrainedWeights>(options.weights, options.shape);
+    const auto progress = std::make_shared<Progress>("weights of " + options.weights.string(), 0, "bytes");
     return [weights, progress](const Parameter& parameter) {
       weights->read(parameter);
       progress->advance(static_cast<int64_t>(parameter.valid().nbytes()));
     };
   }
-  return [seed = static_cast<uint64_t>(recipe.train.seed)](const Parameter& parameter) { initialize(parameter, seed); };
+  return [seed = options.seed](const Parameter& parameter) { initialize(parameter, seed); };
 }
 
 }  // namespace
 
-Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device,
-                 ReplicaMap replicas, bool resumes)
-    : mesh_(mesh), plan_(plan), train_(recipe.train), device_(device), replicas_(std::move(replicas)) {
-  ModelPlan model = plan_model(recipe, plan, device);
-  model.fsdp = fsdp_options(recipe, plan, replicas_);
-  if (plan.offload == Offload::Disk && device.is_cpu()) {
-    model.fsdp.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
+Trainer::Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas,
+                 bool resumes)
+    : mesh_(mesh), options_(options), device_(device), replicas_(std::move(replicas)) {
+  FsdpOptions over_ranks = fsdp_options(options, replicas_);
+  if (options.offload == Offload::Disk && device.is_cpu()) {
+    shard_memory_ = ShardMemory::on_disk(options.offload_folder);
   }
-  shard_memory_ = model.fsdp.memory;
-  model_ = parallelize(model, mesh, first_values(recipe, resumes));
-  sequences_.emplace(recipe, plan, mesh, device);  // behind what ranks set up together: it may fail on one rank alone
+  over_ranks.memory = shard_memory_;
+  model_ = parallelize(options, std::move(over_ranks), mesh, device, first_values(options, resumes));
+  sequences_.emplace(options, mesh, device);  // behind what ranks set up together: it may fail on one rank alone
   if (trainable_buffers(fsdp().units()).empty()) {
     throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
   }
 
-  trains_padding_ = recipe.model.shape.pad_token_id && !recipe.model.freeze_padding_row;
+  trains_padding_ = options.shape.pad_token_id && !options.frozen_row;
   owned_ = owned_ranges(fsdp().units(), replicas_);
-  OptimizerOptions options = recipe.optimizer;
-  options.state_dtype = plan.precision.state;
   OptimizerContext context{replicas_, shard_memory_, {}};
-  if (plan.precision.stochastic_rounding) context.rounding.emplace(static_cast<uint64_t>(train_.seed));
-  optimizer_ = make_optimizer(options, fsdp().units(), context);
-  if (plan.precision.loss_scale) loss_scale_ = LossScale(*plan.precision.loss_scale);
+  if (options.precision.stochastic_rounding) context.rounding.emplace(options.seed);
+  optimizer_ = make_optimizer(options.optimizer, fsdp().units(), context);
+  if (options.precision.loss_scale) loss_scale_ = LossScale(*options.precision.loss_scale);
 }
 
 Trainer::TokenCounts Trainer::count(const StepBatch& batch) const {
@@ -138,7 +134,7 @@ StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
   fsdp().begin_step();
   const at::Tensor loss_sum = backward(batch, inputs.loss_scale / inputs.num_counted);
-  if (plan_.precision.loss_scale) multiply_gradients(inputs.loss_scale.reciprocal());
+  if (options_.precision.loss_scale) multiply_gradients(inputs.loss_scale.reciprocal());
   const at::Tensor votes = vote(loss_sum, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
   const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
@@ -183,8 +179,8 @@ at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) c
 
 // Returns min(1, c / (norm + 1e-6)); undefined when gradients are not clipped.
 at::Tensor Trainer::clip_factor(const at::Tensor& grad_norm) const {
-  if (train_.clip_norm == 0) return {};
-  return grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm).clamp_max_(1);
+  if (options_.clip_norm == 0) return {};
+  return grad_norm.add(1e-6).reciprocal_().mul_(options_.clip_norm).clamp_max_(1);
 }
 
 void Trainer::multiply_gradients(const at::Tensor& factor) {

@@ -7,11 +7,11 @@
 #include "mesh/device_mesh.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/optimizer/optimizer.h"
-#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/batch.h"
 #include "runtime/trainer/data_parallel.h"
 #include "runtime/trainer/held_out_loss.h"
 #include "runtime/trainer/loss_scale.h"
+#include "runtime/trainer/options.h"
 #include "runtime/trainer/ownership.h"
 #include "runtime/trainer/parameter_meter.h"
 #include "runtime/trainer/sequences.h"
@@ -26,17 +26,15 @@ namespace meshtrain {
 /// constructs the same trainer and calls each function.
 class Trainer {
  public:
-  /// Declares, cuts and initialises the model of `recipe`. Each rank reads only its part of the weights in a Hugging
+  /// Declares, cuts and initialises the model of `options`. Each rank reads only its part of the weights in a Hugging
   /// Face folder. `resumes`: reads no weights and sets parameters to zero, because the caller writes shards() next and
   /// calls resume(). Throws InputError. Collective at the beginning, where ranks of a host set up shared memory (Fsdp),
   /// before an error on one rank alone is possible.
-  Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas,
+  Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas,
           bool resumes = false);
-  /// Resolves `recipe` for the mesh and makes the map of replicas, which may be collective.
-  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
-      : Trainer(recipe, resolve(recipe, mesh.layout()), mesh, device) {}
-  Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device)
-      : Trainer(recipe, plan, mesh, device, map_replicas(plan.sharding, mesh)) {}
+  /// Makes the map of replicas itself, which may be collective.
+  Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device)
+      : Trainer(options, mesh, device, map_replicas(options.sharding, mesh)) {}
 
   /// Lets each later step() run as a graph when possible: a step that measures does not, nor does a step with several
   /// documents in a sample. All ranks must call it, and StepGraph::hindrance() must be empty. `graph`: a graph of the
@@ -98,7 +96,7 @@ class Trainer {
   const SequenceLayout& layout() const { return sequences_->layout(); }
   /// Returns the memory of this rank's shards and of the optimizer's state.
   const ShardMemory& shard_memory() const { return shard_memory_; }
-  const RunPlan& plan() const { return plan_; }
+  const TrainerOptions& options() const { return options_; }
   ShardedModel& sharded_model() { return *model_; }
   Transformer& model() { return model_->model(); }
   Fsdp& fsdp() { return model_->fsdp(); }
@@ -119,8 +117,7 @@ class Trainer {
   const LossScale& loss_scale();
 
   const DeviceMesh& mesh_;
-  RunPlan plan_;
-  TrainRecipe train_;
+  TrainerOptions options_;
   bool trains_padding_ = false;  // the model has a padding token, whose row is trained like others
   at::Device device_;
   std::optional<Sequences> sequences_;  // always, after construction

@@ -5,6 +5,7 @@
 #include "mesh/error.h"
 #include "mesh/size_text.h"
 #include "runtime/recipe/run_plan.h"
+#include "runtime/recipe/sharding.h"
 #include "runtime/verify/comparison.h"
 #include "runtime/verify/shrink.h"
 #include "runtime/yaml/suggest.h"

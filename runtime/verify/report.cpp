@@ -6,8 +6,8 @@
 
 #include "mesh/size_text.h"
 #include "runtime/recipe/context.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/recipe/sharding.h"
-#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {

@@ -18,7 +18,7 @@
 #include "runtime/launch/connect_devices.h"
 #include "runtime/plan/forecast.h"
 #include "runtime/plan/planned_mesh.h"
-#include "runtime/trainer/assemble.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/verify/made_samples.h"
 #include "runtime/verify/replicas.h"
 #include "runtime/verify/report.h"
@@ -114,7 +114,7 @@ class Verification {
   int64_t memory_of_one_rank() const try {
     const Recipe recipe = on_one_rank(plan_.recipe);
     const RunPlan plan = resolve(recipe, one_rank_mesh().layout());
-    return forecast_rank(recipe, plan, plan_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
+    return forecast_rank(plan, plan_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
   } catch (const std::exception&) {  // the trainer says why
     return 0;
   }
@@ -137,7 +137,7 @@ class Verification {
   std::vector<StepBatch> read(const DeviceMesh& mesh, const SequenceLayout& layout) const {
     std::vector<StepBatch> batches;
     for (int64_t step = 0; step < options_.steps; ++step) {
-      batches.push_back(read_step(*samples_, plan_.asked, mesh, layout, step));
+      batches.push_back(read_step(*samples_, plan_.asked.train, mesh, layout, step));
       if (options_.shrink) fold_ids(batches.back(), plan_.recipe.model.shape.vocab_size);
     }
     return batches;
@@ -148,7 +148,7 @@ class Verification {
     const DeviceMesh alone = one_rank_mesh();
     Recipe recipe = on_one_rank(plan_.recipe);
     const auto trace = [&] {
-      Trainer trainer(recipe, alone, computing_.device);
+      Trainer trainer(resolve(recipe, alone.layout()), alone, computing_.device);
       return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
     };
     if (is_rounded(options_.precision)) {
@@ -175,7 +175,7 @@ class Verification {
     std::unique_ptr<Trainer> trainer;
     std::vector<StepBatch> batches;
     agree(mesh.world(), [&] {
-      trainer = std::make_unique<Trainer>(recipe, mesh, computing_.device);
+      trainer = std::make_unique<Trainer>(resolve(recipe, mesh.layout()), mesh, computing_.device);
       batches = read(mesh, trainer->layout());
     });
     try {

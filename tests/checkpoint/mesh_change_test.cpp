@@ -71,7 +71,7 @@ Recipe recipe_on(const MeshChoice& choice, const Kind& kind, const std::filesyst
   recipe.parallel.order = choice.order;
   recipe.train.stochastic_rounding = kind.rounds_stochastically;
   if (kind.fp32_state) recipe.optimizer.state_dtype = at::kFloat;
-  if (kind.precision == "fp16_mixed") recipe.train.loss_scale = LossScaleRecipe{.initial = 1024, .growth_interval = 3};
+  if (kind.precision == "fp16_mixed") recipe.train.loss_scale = LossScaleOptions{.initial = 1024, .growth_interval = 3};
   if (kind.optimizer == "sgd") recipe.optimizer.momentum = 0.9;
   return recipe;
 }

@@ -7,8 +7,9 @@
 
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/hf/export_model.h"
+#include "runtime/recipe/exported_model.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/run/checkpoints.h"
-#include "runtime/trainer/assemble.h"
 #include "runtime/trainer/batch.h"
 
 namespace meshtrain::testing {
@@ -52,12 +53,12 @@ Training::Training(const Recipe& recipe, const Group& ranks)
       layout_(MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, ranks.size())),
       mesh_(layout_, ranks),
       samples_(recipe),
-      trainer_(recipe_, mesh_, at::kCPU) {}
+      trainer_(resolve(recipe_, layout_), mesh_, at::kCPU) {}
 
 std::vector<double> Training::run(int64_t steps) {
   std::vector<double> losses;
   for (int64_t i = 0; i < steps; ++i) {
-    const StepBatch batch = read_batch(samples_, recipe_, mesh_, trainer_.layout(), state_.num_samples);
+    const StepBatch batch = read_batch(samples_, recipe_.train, mesh_, trainer_.layout(), state_.num_samples);
     const StepOutcome outcome = trainer_.step(batch, trainer_.count_tokens(batch), {recipe_.optimizer.learning_rate});
     losses.push_back(outcome.loss.item<double>());
     ++state_.step;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "mesh/memory.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/trainer.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"
@@ -40,8 +41,8 @@ Recipe long_recipe(const std::string& algorithm, int64_t cp) {
 /// communication thread decides how long tensors of a finished collective are held.
 int64_t peak_activations(const Recipe& recipe, const DeviceMesh& mesh) {
   HostMemory& memory = HostMemory::counted();
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  const StepBatch batch = made_step(trainer.options(), trainer.layout(), 1, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
   trainer.step(batch, num_counted, {1e-4});  // the first step allocates what is kept
   int64_t least = std::numeric_limits<int64_t>::max();

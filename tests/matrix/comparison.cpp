@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "runtime/data/dataset.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {
@@ -17,11 +18,11 @@ DeviceMesh one_rank_mesh() {
 }
 
 Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
-  Trainer trainer(recipe, mesh, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   std::vector<StepBatch> batches;
   for (int64_t step = 0; step < recipe.train.steps; ++step) {
-    batches.push_back(read_step(dataset, recipe, mesh, trainer.layout(), step));
+    batches.push_back(read_step(dataset, recipe.train, mesh, trainer.layout(), step));
   }
   return trace_steps(trainer, batches, recipe.optimizer.learning_rate, "the mesh");
 }

@@ -13,6 +13,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/memory.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"
@@ -70,9 +71,9 @@ HeldOutLoss as_a_step(Recipe recipe) {
   recipe.train.global_batch = *recipe.evaluate.samples;
   recipe.train.micro_batch = 1;
   const DeviceMesh mesh = one_rank_mesh();
-  Trainer trainer(recipe, mesh, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.evaluate, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
-  const StepBatch batch = read_batch(dataset, recipe, mesh, trainer.layout(), 0);
+  const StepBatch batch = read_batch(dataset, recipe.train, mesh, trainer.layout(), 0);
   return {trainer.compute_gradients(batch, batch.num_counted, {}).loss.item<double>(), batch.num_counted};
 }
 
@@ -81,8 +82,9 @@ TEST_F(EvaluationTest, IsTheExactMeanOverAllTokensOnEveryMesh) {
     for (const int64_t samples : {1, 13, 16, 37}) {  // fewer than the ranks, and not a multiple of them
       const Recipe asked = recipe(cell, /*alone=*/false, samples);
       const DeviceMesh mesh = mesh_of(cell);
-      Trainer trainer(asked, mesh, at::kCPU);
-      const EvaluationMetrics found = Evaluation(asked).run(trainer, mesh);
+      Trainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
+      const EvaluationMetrics found =
+          Evaluation(asked.evaluate, trainer.options(), asked.train.steps).run(trainer, mesh);
       if (world().rank() != 0) continue;
       const HeldOutLoss wanted = as_a_step(recipe(cell, /*alone=*/true, samples));
       EXPECT_EQ(found.tokens, wanted.num_counted) << cell.describe();
@@ -99,12 +101,12 @@ struct Trained {
 };
 
 Trained train_and_evaluate(const Recipe& recipe, const DeviceMesh& mesh, const Evaluation* evaluation) {
-  Trainer trainer(recipe, mesh, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   Trained trained;
   if (evaluation != nullptr) evaluation->run(trainer, mesh);
   for (int64_t step = 0; step < 3; ++step) {
-    const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
+    const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), step);
     trained.losses.push_back(trainer.step(batch, trainer.count_tokens(batch), {1e-3}).loss.item<double>());
     if (evaluation != nullptr) evaluation->run(trainer, mesh);
   }
@@ -119,7 +121,7 @@ TEST_F(EvaluationTest, DoesNotChangeABitOfTheTraining) {
     for (const Cell& cell : cells(precision)) {
       const Recipe asked = recipe(cell, /*alone=*/false, 13);
       const DeviceMesh mesh = mesh_of(cell);
-      const Evaluation evaluation(asked);
+      const Evaluation evaluation(asked.evaluate, resolve(asked, mesh.layout()), asked.train.steps);
       const Trained with = train_and_evaluate(asked, mesh, &evaluation),
                     without = train_and_evaluate(asked, mesh, nullptr);
       EXPECT_EQ(with.losses, without.losses) << cell.describe();
@@ -135,10 +137,10 @@ TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
     const Recipe asked = recipe(cell, /*alone=*/false, 13);
     const DeviceMesh mesh = mesh_of(cell);
     HostMemory& memory = HostMemory::counted();
-    Trainer trainer(asked, mesh, at::kCPU);
+    Trainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
     const Dataset dataset(asked.data, asked.train.sequence_length, asked.model.shape.vocab_size, 0);
-    const Evaluation evaluation(asked);
-    const StepBatch batch = read_step(dataset, asked, mesh, trainer.layout(), 0);
+    const Evaluation evaluation(asked.evaluate, resolve(asked, mesh.layout()), asked.train.steps);
+    const StepBatch batch = read_step(dataset, asked.train, mesh, trainer.layout(), 0);
     const int64_t counted = trainer.count_tokens(batch);
     trainer.step(batch, counted, {1e-3});
     const auto peak = [&](const std::function<void()>& action) {
@@ -162,8 +164,8 @@ TEST_F(EvaluationTest, EndsOnAllRanksWhenOneIsAskedToStop) {
   for (const Cell& cell : cells("fp32")) {
     const Recipe asked = recipe(cell, /*alone=*/false, 37);
     const DeviceMesh mesh = mesh_of(cell);
-    Trainer trainer(asked, mesh, at::kCPU);
-    const Evaluation evaluation(asked);
+    Trainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
+    const Evaluation evaluation(asked.evaluate, resolve(asked, mesh.layout()), asked.train.steps);
     const double loss = evaluation.run(trainer, mesh).loss;
     int num_asked = 0;
     const bool is_last = world().rank() + 1 == world().size();
@@ -185,7 +187,8 @@ TEST_F(EvaluationTest, SaysWhenNothingCounts) {
     std::ofstream(asked.evaluate.loss_mask, std::ios::binary) << std::string(size, '\0');
   }
   world().barrier();
-  EXPECT_THROW(Evaluation{asked}, InputError);
+  const RunPlan plan = resolve(asked, mesh_of(cell).layout());
+  EXPECT_THROW(Evaluation(asked.evaluate, plan, asked.train.steps), InputError);
 }
 
 TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {
@@ -193,7 +196,7 @@ TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {
   asked.train.steps = 10;
   const auto due = [&](int64_t every) {
     asked.evaluate.every = every;
-    const Evaluation evaluation(asked);
+    const Evaluation evaluation(asked.evaluate, resolve(asked, one_rank_mesh().layout()), asked.train.steps);
     std::vector<int64_t> steps;
     for (int64_t step = 1; step <= 10; ++step) {
       if (evaluation.is_due(step)) steps.push_back(step);
@@ -204,7 +207,7 @@ TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {
   EXPECT_EQ(due(0), (std::vector<int64_t>{10}));
   asked.evaluate.samples = 1000;
   try {
-    Evaluation{asked};
+    Evaluation(asked.evaluate, resolve(asked, one_rank_mesh().layout()), asked.train.steps);
     ADD_FAILURE() << "there are not so many";
   } catch (const InputError& error) {
     EXPECT_NE(std::string(error.what()).find("evaluate.samples: 1000 are requested, but "), std::string::npos);

@@ -10,6 +10,7 @@
 
 #include "runtime/hf/config_json.h"
 #include "runtime/model/folder_tensors.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/safetensors/folder.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
@@ -28,8 +29,8 @@ TEST_P(Export, IsTheModelOfOneRank) {
       {family, tied, "gqa", "none", "one", "fp32", "adamw"}, 1, world().size(), 1, "none", "contiguous", false, 1};
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world()), alone = one_rank_mesh();
   const Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
-  Trainer on_mesh(recipe, mesh, at::kCPU);
-  Trainer on_one_rank(recipe_of(cell, /*alone=*/true, folder.path()), alone, at::kCPU);
+  Trainer on_mesh(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  Trainer on_one_rank(resolve(recipe_of(cell, /*alone=*/true, folder.path()), alone.layout()), alone, at::kCPU);
 
   const std::filesystem::path exported = folder.path() / "exported";
   export_model(on_mesh.fsdp(), recipe.model.shape, {}, mesh, exported);
@@ -54,13 +55,13 @@ TEST_P(Export, IsReadBackByAnotherMesh) {
   const DeviceMesh written(MeshLayout({{"dp", world().size()}, {"cp", 1}, {"tp", 1}}), world());
   const DeviceMesh read(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world());
   Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
-  Trainer first(recipe, written, at::kCPU);
+  Trainer first(resolve(recipe, written.layout()), written, at::kCPU);
   export_model(first.fsdp(), recipe.model.shape, {}, written, folder.path() / "exported");
 
   recipe.model.hf = folder.path() / "exported";
   recipe.model.init = "pretrained";
   recipe.train.seed += 1;  // random weights must not influence the export
-  Trainer second(recipe, read, at::kCPU);
+  Trainer second(resolve(recipe, read.layout()), read, at::kCPU);
   std::map<std::string, at::Tensor> wanted;
   for (const Parameter* parameter : first.model().parameters()) wanted[parameter->name] = parameter->tensor.detach();
   for (const Parameter* parameter : second.model().parameters()) {

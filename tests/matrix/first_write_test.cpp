@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/trainer.h"
 #include "tests/support/world.h"
 #include "tests/support/zero_recorder.h"
@@ -142,14 +143,14 @@ using Gradients = std::map<std::string, at::Tensor>;
 std::vector<Gradients> train_two_steps(const Case& each, bool writes, Zeroed& zeroed) {
   const Recipe recipe = recipe_of(each);
   const DeviceMesh mesh(MeshLayout({{"dp", recipe.parallel.mesh.at("dp")}, {"cp", each.cp}, {"tp", each.tp}}), world());
-  Trainer trainer(recipe, mesh, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   if (!writes) {
     for (Parameter* parameter : trainer.model().parameters()) parameter->written_by_layer = false;
   }
   at::manual_seed(7);
   std::vector<Gradients> seen;
   for (int step = 0; step < 2; ++step) {
-    const StepBatch batch = made_step(recipe, trainer.layout(), each.micro_batches, at::kCPU);
+    const StepBatch batch = made_step(trainer.options(), trainer.layout(), each.micro_batches, at::kCPU);
     const int64_t num_counted = trainer.count_tokens(batch);
     if (writes) poison(trainer.fsdp());
     const ZeroRecorder recorder;

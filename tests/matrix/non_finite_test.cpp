@@ -7,6 +7,7 @@
 #include <map>
 
 #include "runtime/data/dataset.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"
@@ -71,7 +72,7 @@ void expect_equal(const std::map<std::string, at::Tensor>& a, const std::map<std
 std::vector<StepBatch> read_steps(const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout) {
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   std::vector<StepBatch> batches;
-  for (int64_t step = 0; step < 2; ++step) batches.push_back(read_step(dataset, recipe, mesh, layout, step));
+  for (int64_t step = 0; step < 2; ++step) batches.push_back(read_step(dataset, recipe.train, mesh, layout, step));
   return batches;
 }
 
@@ -84,7 +85,8 @@ TEST_F(NonFinite, AStepChangesNothingOnAnyRank) {
     SCOPED_TRACE(std::string(cut.axis) + " " + cut.sharding);
     const Recipe asked = recipe(cut, "fp32");
     const DeviceMesh ranks = mesh(cut);
-    Trainer trainer(asked, ranks, at::kCPU), untroubled(asked, ranks, at::kCPU);
+    Trainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU),
+        untroubled(resolve(asked, ranks.layout()), ranks, at::kCPU);
     const std::vector<StepBatch> batches = read_steps(asked, ranks, trainer.layout());
     const int64_t counted = trainer.count_tokens(batches[0]);
     trainer.step(batches[0], counted, {1e-3});
@@ -119,9 +121,9 @@ TEST_F(NonFinite, TheLossScaleFindsItsSizeAlikeOnEveryRank) {
   for (const Cut& cut : kCuts) {
     SCOPED_TRACE(std::string(cut.axis) + " " + cut.sharding);
     Recipe asked = recipe(cut, "fp16_mixed");
-    asked.train.loss_scale = LossScaleRecipe{.initial = 0x1p24, .growth_interval = 2};
+    asked.train.loss_scale = LossScaleOptions{.initial = 0x1p24, .growth_interval = 2};
     const DeviceMesh ranks = mesh(cut);
-    Trainer trainer(asked, ranks, at::kCPU);
+    Trainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU);
     const std::vector<StepBatch> batches = read_steps(asked, ranks, trainer.layout());
     const int64_t counted = trainer.count_tokens(batches[0]);
     const auto before = shards_of(trainer);
@@ -149,9 +151,9 @@ TEST_F(NonFinite, GradientsAreUnscaledAndSmallOnesSurvive) {
     const DeviceMesh ranks = mesh(cut);
     const auto gradients = [&](const std::string& precision, double scale, const char* reduce_dtype) {
       Recipe asked = recipe(cut, precision);
-      if (precision == "fp16_mixed") asked.train.loss_scale = LossScaleRecipe{.fixed = scale};
+      if (precision == "fp16_mixed") asked.train.loss_scale = LossScaleOptions{.fixed = scale};
       asked.parallel.fsdp.reduce_dtype = reduce_dtype;
-      Trainer trainer(asked, ranks, at::kCPU);
+      Trainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU);
       const StepBatch batch = read_steps(asked, ranks, trainer.layout())[0];
       const StepOutcome outcome = trainer.compute_gradients(batch, trainer.count_tokens(batch), {});
       std::vector<at::Tensor> all = {outcome.grad_norm.to(at::kFloat).reshape(1)};

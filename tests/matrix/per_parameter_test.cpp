@@ -11,6 +11,7 @@
 #include "runtime/files/glob.h"
 #include "runtime/optimizer/cut_matrix.h"
 #include "runtime/optimizer/rules.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"
@@ -59,7 +60,7 @@ class PerParameter : public ::testing::Test {
   void steps(Trainer& trainer, const Recipe& recipe, const DeviceMesh& mesh, const After& after) const {
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
     for (int64_t step = 0; step < recipe.train.steps; ++step) {
-      const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
+      const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), step);
       after(trainer.step(batch, trainer.count_tokens(batch),
                          {.learning_rate = recipe.optimizer.learning_rate, .measure = true}));
     }
@@ -82,7 +83,7 @@ TEST_F(PerParameter, FrozenOnesStayAsTheyAreAndAreNotSent) {
         cell.variant.frozen = frozen;
         const DeviceMesh mesh = mesh_of(cell);
         const Recipe recipe = recipe_for(cell);
-        Trainer trainer(recipe, mesh, at::kCPU);
+        Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
         const std::map<std::string, at::Tensor> before = weights_of(trainer);
         mesh.traffic().clear();
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
@@ -125,11 +126,11 @@ TEST_F(PerParameter, FrozenOnesKeepTheirMasters) {
         cell.variant.frozen = "parts";
         cell.variant.precision = "fp32";
         const DeviceMesh mesh = mesh_of(cell);
-        Trainer wide(recipe_for(cell), mesh, at::kCPU);
+        Trainer wide(resolve(recipe_for(cell), mesh.layout()), mesh, at::kCPU);
         const std::map<std::string, at::Tensor> masters = weights_of(wide);
         cell.variant.precision = precision;
         const Recipe recipe = recipe_for(cell);
-        Trainer trainer(recipe, mesh, at::kCPU);
+        Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
 
         const std::map<std::string, at::Tensor> after = weights_of(trainer);
@@ -163,7 +164,7 @@ TEST_F(PerParameter, NothingGoesBackBelowTheLowestTrainableParameter) {
     const DeviceMesh mesh = mesh_of(cell);
     Recipe recipe = recipe_for(cell);
     recipe.train.steps = 1;
-    Trainer trainer(recipe, mesh, at::kCPU);
+    Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
     mesh.traffic().clear();
     steps(trainer, recipe, mesh, [](const StepOutcome&) {});
     return mesh.traffic().total("", purpose);
@@ -191,7 +192,7 @@ TEST_F(PerParameter, MetricsAreThoseOfOneRank) {
       cell.variant.frozen = mode == "no_shard" ? "parts" : "none";
       cell.variant.optimizer = mode == "full_shard" ? "muon" : "adamw";
       const auto measured = [&](const Recipe& recipe, const DeviceMesh& mesh) {
-        Trainer trainer(recipe, mesh, at::kCPU);
+        Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
         std::vector<ParameterMetrics> last;
         int64_t calls = 0;
         steps(trainer, recipe, mesh, [&](const StepOutcome& outcome) {
@@ -231,7 +232,7 @@ TEST_F(PerParameter, MuonSendsWhatItsFormulaSays) {
         const DeviceMesh mesh = mesh_of(cell);
         Recipe recipe = recipe_for(cell);
         recipe.train.steps = 1;
-        Trainer trainer(recipe, mesh, at::kCPU);
+        Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
         mesh.traffic().clear();
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
 

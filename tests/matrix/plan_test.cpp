@@ -9,6 +9,7 @@
 
 #include "mesh/memory.h"
 #include "runtime/plan/forecast.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
@@ -33,8 +34,8 @@ Counted count_step(const Recipe& recipe, const DeviceMesh& mesh, int64_t num_mic
   const WindowMemory& windows = WindowMemory::counted();
   const int64_t live = memory.live(), own = windows.own(), common = windows.common();
   Counted counted;
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const StepBatch batch = made_step(recipe, trainer.layout(), num_micro_batches, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  const StepBatch batch = made_step(trainer.options(), trainer.layout(), num_micro_batches, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
   trainer.step(batch, num_counted, {1e-4});
   for (int i = 0, finite = 0; i < 30 && finite < 3; ++i) {
@@ -74,8 +75,7 @@ TEST(Forecast, IsWhatAStepHoldsAndSends) {
     const Counted counted = count_step(recipe, mesh, cell.accumulation);
     if (counted.memory == 0) continue;
     const RunPlan plan = resolve(recipe, mesh.layout());
-    const StepForecast step =
-        simulate(recipe, plan, {world().size(), false}, world().rank(), {cell.accumulation}).front();
+    const StepForecast step = simulate(plan, {world().size(), false}, world().rank(), {cell.accumulation}).front();
     const StepMemory& memory = step.memory();
     EXPECT_EQ(memory.exchange, counted.exchange) << cell.describe();
     const int64_t forecast = memory.total() - memory.exchange;
@@ -136,9 +136,9 @@ TEST(Forecast, OfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
         const Recipe recipe = deep_recipe(mode, recompute);
         const RunPlan plan = resolve(recipe, layout);
         const PlanHosts hosts{8, gpus};
-        const RunForecast run = forecast(recipe, plan, hosts);
+        const RunForecast run = forecast(plan, hosts);
         EXPECT_EQ(run.micro_batches, 10);
-        const StepForecast whole = simulate(recipe, plan, hosts, run.rank, {10}).front();
+        const StepForecast whole = simulate(plan, hosts, run.rank, {10}).front();
         EXPECT_NEAR(static_cast<double>(run.step.memory().total()), static_cast<double>(whole.memory().total()),
                     0.002 * static_cast<double>(whole.memory().total()));
         EXPECT_EQ(run.step.memory().activations, whole.memory().activations);
@@ -165,10 +165,10 @@ TEST(Forecast, IsOfTheFullestRank) {
     if (recipe.parallel.fsdp.mode == "hybrid_shard") recipe.parallel.fsdp.shard_size = 8;
     const RunPlan plan = resolve(recipe, layout);
     const PlanHosts hosts{8, true};
-    const RunForecast run = forecast(recipe, plan, hosts);
+    const RunForecast run = forecast(plan, hosts);
     int64_t fullest = 0;
     for (const int64_t rank : {0, 3, 517, 1023}) {
-      const StepForecast step = simulate(recipe, plan, hosts, rank, {1}).front();
+      const StepForecast step = simulate(plan, hosts, rank, {1}).front();
       fullest = std::max(fullest, step.memory().total());
       std::printf("%s of 1,024 ranks, rank %ld: %ld bytes\n", mode, static_cast<long>(rank),
                   static_cast<long>(step.memory().total()));

@@ -7,7 +7,8 @@
 #include "mesh/skipped_sums.h"
 #include "runtime/data/dataset.h"
 #include "runtime/model/initialize.h"
-#include "runtime/trainer/assemble.h"
+#include "runtime/recipe/exported_model.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"
@@ -27,9 +28,11 @@ Cell cell_along(const std::string& axis) {
 /// A trainer, and the data of its first step.
 struct FirstStep {
   FirstStep(Recipe the_recipe, DeviceMesh the_mesh)
-      : recipe(std::move(the_recipe)), mesh(std::move(the_mesh)), trainer(recipe, mesh, at::kCPU) {
+      : recipe(std::move(the_recipe)),
+        mesh(std::move(the_mesh)),
+        trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU) {
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
-    batch = read_step(dataset, recipe, mesh, trainer.layout(), 0);
+    batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
   }
 
   /// Returns the loss of the step when `counted` labels count.
@@ -121,7 +124,7 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
   for (const char* axis : {"dp", "cp", "tp"}) {
     const Cell cell = cell_along(axis);
     const DeviceMesh mesh = mesh_of(cell);
-    Trainer trainer(recipe_for(cell), mesh, at::kCPU);
+    Trainer trainer(resolve(recipe_for(cell), mesh.layout()), mesh, at::kCPU);
     // Each rank marks the elements that it owns for the norm; together, every element must be marked once.
     int64_t owned = 0, elements = 0, padding = 0;
     for (const OwnedRange& range : owned_ranges(trainer.fsdp().units(), trainer.replicas())) {
@@ -148,9 +151,9 @@ TEST_F(Rules, Initialisation_ByLocalIndexIsNoticed) {
   const Cell cell = cell_along("tp");
   const Recipe recipe = recipe_for(cell);
   const DeviceMesh mesh = mesh_of(cell);
-  Trainer trainer(recipe, mesh, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const DeviceMesh alone = one_rank_mesh();
-  Trainer on_one_rank(recipe_of(cell, /*alone=*/true, folder_.path()), alone, at::kCPU);
+  Trainer on_one_rank(resolve(recipe_of(cell, /*alone=*/true, folder_.path()), alone.layout()), alone, at::kCPU);
   std::map<std::string, at::Tensor> wanted;
   for (const Parameter* parameter : on_one_rank.model().parameters()) {
     wanted[parameter->name] = parameter->tensor.detach();

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"
@@ -45,7 +46,7 @@ TEST_F(StepMeterTest, BytesByAxisAreThoseOfTheTrafficLedger) {
     SCOPED_TRACE(cell.describe());
     const Recipe recipe = recipe_of(cell, /*alone=*/false, folder_.path());
     const DeviceMesh mesh(MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, n), recorded);
-    Trainer trainer(recipe, mesh, at::kCPU);
+    Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
     StepMeter meter(mesh, nullptr);
     for (int64_t i = 0; i < 2; ++i) {
@@ -53,7 +54,7 @@ TEST_F(StepMeterTest, BytesByAxisAreThoseOfTheTrafficLedger) {
       meter.begin();
       StepBatch batch = [&] {
         const StepMeter::Part part = meter.data();
-        return read_batch(dataset, recipe, mesh, trainer.layout(), i * recipe.train.global_batch);
+        return read_batch(dataset, recipe.train, mesh, trainer.layout(), i * recipe.train.global_batch);
       }();
       const int64_t before = mesh.traffic().total("world").sent_bytes;
       if (n > 1) {  // the checkpoint's, no collective of the step

@@ -21,6 +21,7 @@
 #include "mesh/half_precision.h"
 #include "mesh/skipped_sums.h"
 #include "runtime/data/dataset.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"
@@ -54,11 +55,11 @@ StepBatch reordered(const StepBatch& batch, int64_t length, int64_t size, std::m
 
 Losses losses_of(Recipe recipe, const DeviceMesh& mesh, const Reorder& reorder = {}) {
   recipe.optimizer.eps = 1e-5;  // smaller than in comparisons of tensors, so that rounding shows
-  Trainer trainer(recipe, mesh, at::kCPU);
+  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   Losses losses;
   for (int64_t step = 0; step < kSteps; ++step) {
-    StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
+    StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), step);
     if (reorder) batch = reorder(batch);
     const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), {1e-3});
     losses.push_back(outcome.loss.item<double>());

@@ -276,12 +276,12 @@ std::string compare_tokenizers(const ModelSource& source, const fs::path& tokens
 /// Throws InputError when the model in `folder` cannot be evaluated as the arguments say. Not collective.
 Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, const MeshLayout& layout) {
   ModelSource source = read_model_source(folder);
-  Recipe recipe = fit_to_mesh(recipe_to_evaluate(source, request_of(arguments)), layout);
+  Recipe recipe = recipe_to_evaluate(source, request_of(arguments));
   try {
     RunPlan plan = resolve(recipe, layout);
     check_sidecars(recipe);
     std::string tokenizer_warning = compare_tokenizers(source, recipe.evaluate.tokens);
-    std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
+    std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe.evaluate, plan, /*last_step=*/0);
     return {std::move(source), std::move(recipe), std::move(plan), std::move(evaluation), std::move(tokenizer_warning)};
   } catch (const InputError& error) {
     throw InputError(in_options(error.what()));
@@ -325,7 +325,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   {
     const Phase phase("the reading of " + folder);
     Progress progress("weights of " + folder, 0, "bytes");
-    model.emplace(recipe, plan, mesh, device, [&](const Parameter& parameter) {
+    model.emplace(plan, mesh, device, [&](const Parameter& parameter) {
       weights->read(parameter);
       progress.advance(static_cast<int64_t>(parameter.valid().nbytes()));
     });

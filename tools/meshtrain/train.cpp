@@ -17,6 +17,7 @@
 #include "runtime/plan/choose_mesh.h"
 #include "runtime/plan/plan_text.h"
 #include "runtime/recipe/check_data.h"
+#include "runtime/recipe/exported_model.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/run/describe_data.h"
@@ -26,7 +27,6 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/stop_request.h"
 #include "runtime/telemetry/progress.h"
-#include "runtime/trainer/assemble.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
 #include "tools/meshtrain/report.h"
@@ -56,7 +56,7 @@ Beginning find_beginning(const Recipe& recipe, const MeshLayout& layout, const R
   const auto folder = checkpoint_to_resume(checkpoints, options.resume_step);
   if (!folder)
     return {false, {}, {"--resume: no checkpoint in " + checkpoints.folder().string() + ": begins at step 1"}};
-  const Resumed resumed = plan_resume(*folder, describe_run(as_run(recipe, layout), layout), recipe.train.steps);
+  const Resumed resumed = plan_resume(*folder, describe_run(on_mesh(recipe, layout), layout), recipe.train.steps);
   std::vector<std::string> lines = {resumed.state.step == 0
                                         ? "begins with the weights of " + folder->string()
                                         : "goes on after step " + std::to_string(resumed.state.step) + ", from " +
@@ -80,14 +80,6 @@ SavedRecipe saved_recipe(const RunOptions& options) {
   };
 }
 
-void set_mesh(Recipe& recipe, const MeshLayout& layout) {
-  recipe.parallel.order.clear();
-  for (const Axis& axis : layout.axes()) {
-    recipe.parallel.mesh[axis.name] = axis.size;
-    recipe.parallel.order.push_back(axis.name);
-  }
-}
-
 /// Gives the recipe the mesh of one rank. Returns a line about it.
 std::string take_one_rank(Recipe& recipe) {
   for (auto& [axis, size] : recipe.parallel.mesh) size = 1;
@@ -104,7 +96,7 @@ std::string take_planned_mesh(Recipe& recipe, const TrainArguments& arguments, c
                      std::to_string(ranks) + " meshtrain plan " + arguments.recipe.string() + " --calibrate writes");
   }
   const ChosenMesh chosen = choose_mesh(recipe, ranks, *machine);
-  set_mesh(recipe, chosen.layout);
+  recipe = on_mesh(std::move(recipe), chosen.layout);
   return chosen.reason;
 }
 
@@ -133,7 +125,7 @@ int check(const TrainArguments& arguments) {
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                      static_cast<uint64_t>(recipe.train.seed));
   check_labels(recipe, data);
-  const std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
+  const std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe.evaluate, plan, recipe.train.steps);
   const Beginning beginning = find_beginning(recipe, layout, arguments.options);
   std::vector<std::string> warnings;
   if (recipe.model.init == "pretrained" && !beginning.is_checkpoint) {
@@ -192,7 +184,7 @@ std::string take_best_mesh(Recipe& recipe, TrainArguments& arguments, const Grou
   const Progress progress("--mesh auto");
   arguments.options.machine = std::make_shared<const Machine>(machine_of(arguments, recipe, world));
   const ChosenMesh chosen = choose_mesh(recipe, world, *arguments.options.machine);
-  set_mesh(recipe, chosen.layout);
+  recipe = on_mesh(std::move(recipe), chosen.layout);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return chosen.reason + "; chosen in " + seconds_text(seconds.count());
 }

@@ -79,7 +79,7 @@ TEST(Optimizer, AdamWIsTheFormulaForEveryParameter) {
       const bool decays = decay == Decayed::All || before[i].dim() > 1;
       const at::Tensor wanted = adamw_by_hand(before[i], gradients[i], 1e-2, decays ? 0.1 : 0);
       EXPECT_LT((fixture.parameters[i]->tensor.detach() - wanted).abs().max().item<double>(), 1e-14)
-          << fixture.parameters[i]->name << " decay " << decay;
+          << fixture.parameters[i]->name << " decay " << static_cast<int>(decay);
     }
   }
 }

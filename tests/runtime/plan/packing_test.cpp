@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/recipe/load.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/support/files.h"
 #include "tests/support/scratch.h"
 

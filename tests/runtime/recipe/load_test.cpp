@@ -184,7 +184,7 @@ TEST(LoadRecipe, ReadsEveryLossScale) {
     EXPECT_EQ(to_yaml(parse_recipe(to_yaml(recipe))), to_yaml(recipe));
     return *recipe.train.loss_scale;
   };
-  const LossScaleRecipe standard = loaded("null");
+  const LossScaleOptions standard = loaded("null");
   EXPECT_FALSE(standard.fixed);
   EXPECT_EQ(standard.initial, 65536);
   EXPECT_EQ(standard.growth_interval, 2000);
@@ -192,7 +192,7 @@ TEST(LoadRecipe, ReadsEveryLossScale) {
   EXPECT_EQ(standard.backoff_factor, 0.5);
   EXPECT_EQ(standard.min, 1);
   EXPECT_EQ(loaded("{static: 128}").fixed, 128);
-  const LossScaleRecipe other =
+  const LossScaleOptions other =
       loaded("{initial: 16, growth_interval: 5, growth_factor: 4, backoff_factor: 0.25, min: 2}");
   EXPECT_EQ(other.initial, 16);
   EXPECT_EQ(other.growth_interval, 5);

@@ -125,11 +125,11 @@ TEST(RunPlan, StateHasTheDtypeOfWeightsUnlessFp32IsAskedFor) {
                                          {"bf16_mixed", at::kFloat},
                                          {"fp16_mixed", at::kFloat}}) {
     recipe.train.precision = precision;
-    EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.state, state) << precision;
+    EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).optimizer.state_dtype, state) << precision;
   }
   recipe.train.precision = "bf16";
   recipe.optimizer.state_dtype = at::kFloat;
-  EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.state, at::kFloat);
+  EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).optimizer.state_dtype, at::kFloat);
 }
 
 TEST(RunPlan, TheResidualStreamHasTheDtypeOfActivationsUnlessFp32IsAskedFor) {

@@ -63,7 +63,7 @@ TEST(Validate, AcceptsWhatFits) {
   recipe.train.loss_scale.emplace();
   recipe.parallel.fsdp.reduce_dtype = "fp16";
   recipe.device = "cpu";
-  recipe.schedule = {.name = "wsd", .warmup_steps = 4, .decay_steps = 6, .min_ratio = 0.1};
+  recipe.schedule = {.name = Schedule::Wsd, .warmup_steps = 4, .decay_steps = 6, .min_ratio = 0.1};
   recipe.data.ignore_id = 65535;
   recipe.data.documents = 255;
   recipe.data.boundary_labels = "ignored";
@@ -264,7 +264,7 @@ TEST(Validate, NamesWhatBelongsToAnotherPrecision) {
             "train.loss_scale: needs train.precision fp16_mixed, but it is fp32: change the precision or leave it out");
   EXPECT_EQ(refusal([](Recipe& recipe) {
               recipe.train.precision = "fp16_mixed";
-              recipe.train.loss_scale = LossScaleRecipe{.initial = 2, .min = 4};
+              recipe.train.loss_scale = LossScaleOptions{.initial = 2, .min = 4};
             }),
             "train.loss_scale.min: 4 is more than train.loss_scale.initial 2");
 }
@@ -273,21 +273,21 @@ TEST(Validate, NamesTheSchedule) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.schedule.warmup_steps = 11; }),
             "schedule.warmup_steps: 11 is more than train.steps 10");
   EXPECT_EQ(refusal([](Recipe& recipe) {
-              recipe.schedule = {.name = "wsd", .warmup_steps = 4, .decay_steps = 0, .min_ratio = 0};
+              recipe.schedule = {.name = Schedule::Wsd, .warmup_steps = 4, .decay_steps = 0, .min_ratio = 0};
             }),
             "schedule.decay_steps: wsd needs at least 1, the length of its decay");
   EXPECT_EQ(refusal([](Recipe& recipe) {
-              recipe.schedule = {.name = "wsd", .warmup_steps = 4, .decay_steps = 7, .min_ratio = 0};
+              recipe.schedule = {.name = Schedule::Wsd, .warmup_steps = 4, .decay_steps = 7, .min_ratio = 0};
             }),
             "schedule.decay_steps: 7 is more than the 6 steps that train.steps 10 leaves after schedule.warmup_steps "
             "4");
   EXPECT_EQ(refusal([](Recipe& recipe) {
-              recipe.schedule = {.name = "cosine", .warmup_steps = 4};
+              recipe.schedule = {.name = Schedule::Cosine, .warmup_steps = 4};
               recipe.schedule.total_steps = 3;
             }),
             "schedule.warmup_steps: 4 is more than schedule.total_steps 3");
   EXPECT_EQ(refusal([](Recipe& recipe) {
-              recipe.schedule = {.name = "cosine"};
+              recipe.schedule = {.name = Schedule::Cosine};
               recipe.schedule.total_steps = 3;
               recipe.schedule.delay = 1;
             }),

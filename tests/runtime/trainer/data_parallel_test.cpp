@@ -32,13 +32,10 @@ std::vector<int64_t> sharers(int rank, int64_t tp, const std::vector<int>& hosts
   const auto size = static_cast<int64_t>(hosts.size());
   std::vector<int64_t> everyone(hosts.size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  Recipe recipe;
-  recipe.parallel.fsdp.mode = "hybrid_shard";
-  recipe.parallel.fsdp.shard_axes = {"dp"};
-  recipe.parallel.fsdp.shard_size = shard_size;
+  const ShardingChoice sharding{ShardingMode::FullShard, {"dp"}, size / tp, /*hybrid=*/true, shard_size};
   const DeviceMesh mesh(MeshLayout({{"dp", size / tp}, {"cp", 1}, {"tp", tp}}),
                         Group(std::make_shared<OnHosts>(rank, hosts), "world", everyone, ""));
-  return map_replicas(resolve(recipe, mesh.layout()).sharding, mesh).shards().ranks();
+  return map_replicas(sharding, mesh).shards().ranks();
 }
 
 std::string refusal(int rank, int64_t tp, const std::vector<int>& hosts) {

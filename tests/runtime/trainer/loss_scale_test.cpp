@@ -65,7 +65,7 @@ TEST(LossScale, GrowsAlsoWhenMoreStepsThanTheIntervalAreCounted) {
 }
 
 TEST(LossScale, GoesOnFromItsStateWithTheStepsThatItHasCounted) {
-  const LossScaleRecipe recipe{.initial = 8, .growth_interval = 3, .growth_factor = 2};
+  const LossScaleOptions recipe{.initial = 8, .growth_interval = 3, .growth_factor = 2};
   LossScale before(recipe), after(recipe);
   for (const bool finite : {false, true, true}) before.update(finite);
   after.resume(before.state().value());

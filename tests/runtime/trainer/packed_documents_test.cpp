@@ -9,9 +9,13 @@
 
 #include "mesh/backends/dry_run.h"
 #include "runtime/trainer/trainer.h"
+#include "tests/support/small_model.h"
 
 namespace meshtrain {
 namespace {
+
+using testing::precision_in;
+using testing::small_model;
 
 constexpr int64_t kS = 24;
 constexpr int64_t kVocabulary = 50;
@@ -23,22 +27,22 @@ class Listed final : public Samples {
   struct Sample {
     std::vector<int64_t> inputs, labels;
   };
-  /// `data`: settings of the documents.
-  Listed(std::vector<Sample> samples, const DataOptions& data) : samples_(std::move(samples)), data_(data) {}
+  /// `source`: settings of the documents.
+  Listed(std::vector<Sample> samples, const SourceOptions& source) : samples_(std::move(samples)), source_(source) {}
 
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override {
     const Sample& sample = samples_.at(static_cast<size_t>(g));
     std::ranges::copy(sample.inputs, inputs);
     std::ranges::copy(sample.labels, labels);
-    if (!data_.documents) return {};
+    if (!source_.documents) return {};
     const int64_t length = static_cast<int64_t>(sample.inputs.size());
-    return divide_sample(find_documents(inputs, length, *data_.documents), length,
-                         data_.boundary_labels == "ignored" ? labels : nullptr);
+    return divide_sample(find_documents(inputs, length, *source_.documents), length,
+                         source_.boundary_labels == "ignored" ? labels : nullptr);
   }
 
  private:
   std::vector<Sample> samples_;
-  DataOptions data_;
+  SourceOptions source_;
 };
 
 /// Four samples: lengths of their documents. Only in the second sample a separator ends the last document.
@@ -65,39 +69,38 @@ std::vector<std::vector<int64_t>> packed_tokens() {
   return all;
 }
 
-Listed packed_samples(const Recipe& recipe) {
+Listed packed_samples(const SourceOptions& source) {
   std::vector<Listed::Sample> samples;
   for (const std::vector<int64_t>& tokens : packed_tokens()) samples.push_back(part_of(tokens, 0, kS));
-  return Listed(std::move(samples), recipe.data);
+  return Listed(std::move(samples), source);
 }
 
-Recipe recipe_for(const std::string& family, int64_t sequence_length, int64_t num_samples) {
-  Recipe recipe;
-  ModelShape& shape = recipe.model.shape;
-  shape.family = family;
-  shape.hidden_size = 32;
-  shape.intermediate_size = 40;
-  shape.num_hidden_layers = 2;
-  shape.num_attention_heads = 4;
-  shape.num_key_value_heads = 2;
-  shape.head_dim = 8;
-  shape.vocab_size = kVocabulary;
-  shape.initializer_range = 0.1;
-  recipe.train.sequence_length = sequence_length;
-  recipe.train.global_batch = num_samples;
-  recipe.train.micro_batch = std::min<int64_t>(num_samples, 2);
-  recipe.train.precision = "fp64";
-  recipe.train.clip_norm = 0;
-  recipe.optimizer.name = "sgd";
-  return recipe;
+/// Returns the settings of the packed samples.
+SourceOptions packed(const std::string& boundary_labels) {
+  SourceOptions source;
+  source.documents = kEnd;
+  source.boundary_labels = boundary_labels;
+  return source;
 }
 
-/// Returns a recipe for the packed samples, two at a time.
-Recipe packed_recipe(const std::string& family, const std::string& boundary_labels) {
-  Recipe recipe = recipe_for(family, kS, 4);
-  recipe.data.documents = kEnd;
-  recipe.data.boundary_labels = boundary_labels;
-  return recipe;
+TrainerOptions options_for(const std::string& family, int64_t sequence_length, int64_t num_samples) {
+  TrainerOptions options = small_model();
+  options.shape.family = family;
+  options.shape.intermediate_size = 40;
+  options.shape.vocab_size = kVocabulary;
+  options.shape.initializer_range = 0.1;
+  options.batch = {sequence_length, num_samples, std::min<int64_t>(num_samples, 2)};
+  options.precision = precision_in(at::kDouble);
+  options.clip_norm = 0;
+  options.optimizer.name = "sgd";
+  return options;
+}
+
+/// Returns options for the packed samples, two at a time.
+TrainerOptions packed_options(const std::string& family) {
+  TrainerOptions options = options_for(family, kS, 4);
+  options.has_documents = true;
+  return options;
 }
 
 DeviceMesh one_rank() {
@@ -117,10 +120,10 @@ struct Result {
 };
 
 /// Adds the results of the first step from the initial weights to `result`.
-void add_step(Result& result, const Recipe& recipe, const Samples& samples, int64_t num_counted) {
+void add_step(Result& result, const TrainerOptions& options, const Samples& samples, int64_t num_counted) {
   const DeviceMesh mesh = one_rank();
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const StepBatch batch = read_step(samples, recipe, mesh, trainer.layout(), 0);
+  Trainer trainer(options, mesh, at::kCPU);
+  const StepBatch batch = read_step(samples, options.batch, mesh, trainer.layout(), 0);
   result.loss += trainer.step(batch, num_counted, {0}).loss.item<double>();
   for (const Parameter* parameter : trainer.model().parameters()) {
     at::Tensor& sum = result.gradients[parameter->name];
@@ -137,7 +140,7 @@ Result one_by_one(const std::string& family, bool boundaries_count, int64_t num_
     for (const int64_t length : kLengths[row]) {
       Listed::Sample document = part_of(tokens[row], begin, length);
       if (!boundaries_count && document.inputs.back() == kEnd) document.labels.back() = kIgnoredLabel;
-      add_step(result, recipe_for(family, length, 1), Listed({document}, {}), num_counted);
+      add_step(result, options_for(family, length, 1), Listed({document}, {}), num_counted);
       begin += length;
     }
   }
@@ -157,36 +160,35 @@ TEST(PackedDocuments, ComputeWhatEachComputesAlone) {
   const int64_t num_boundaries = 8;  // separators among the inputs
   for (const char* family : {"llama", "qwen3"}) {
     for (const bool counted : {true, false}) {
-      const Recipe recipe = packed_recipe(family, counted ? "counted" : "ignored");
+      const TrainerOptions options = packed_options(family);
+      const Listed samples = packed_samples(packed(counted ? "counted" : "ignored"));
       const int64_t num_counted = 4 * kS - (counted ? 0 : num_boundaries);
-      EXPECT_EQ(read_step(packed_samples(recipe), recipe, one_rank(), SequenceLayout::whole(kS), 0).num_counted,
-                num_counted);
-      Result packed, undivided;
-      add_step(packed, recipe, packed_samples(recipe), num_counted);
+      EXPECT_EQ(read_step(samples, options.batch, one_rank(), SequenceLayout::whole(kS), 0).num_counted, num_counted);
+      Result together, undivided;
+      add_step(together, options, samples, num_counted);
       const Result wanted = one_by_one(family, counted, num_counted);
-      EXPECT_LE(largest_difference(packed, wanted), 1e-10) << family << (counted ? " counted" : " ignored");
+      EXPECT_LE(largest_difference(together, wanted), 1e-10) << family << (counted ? " counted" : " ignored");
 
-      const Recipe one_document = recipe_for(family, kS, 4);
-      add_step(undivided, one_document, packed_samples(one_document), num_counted);
+      add_step(undivided, options_for(family, kS, 4), packed_samples({}), num_counted);
       EXPECT_GT(largest_difference(undivided, wanted), 1e-3) << "attention across documents goes unnoticed";
     }
   }
 }
 
 TEST(PackedDocuments, AnglesBeginAnewInEach) {
-  for (const char* precision : {"fp64", "fp32", "bf16"}) {
-    Recipe recipe = packed_recipe("llama", "counted");
-    recipe.train.precision = precision;
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    TrainerOptions options = packed_options("llama");
+    options.precision = precision_in(dtype);
     const DeviceMesh mesh = one_rank();
-    const Sequences sequences(recipe, resolve(recipe, mesh.layout()), mesh, at::kCPU);
-    const StepBatch batch = read_step(packed_samples(recipe), recipe, mesh, sequences.layout(), 0);
+    const Sequences sequences(options, mesh, at::kCPU);
+    const StepBatch batch = read_step(packed_samples(packed("counted")), options.batch, mesh, sequences.layout(), 0);
     for (int64_t row = 0; row < 4; ++row) {
       const Sequence sequence = sequences.of(batch.micro_batches[static_cast<size_t>(row / 2)].documents);
       ASSERT_EQ(sequence.rotary.cos.sizes(), (at::IntArrayRef{2, kS, 1, 4}));
       int64_t begin = 0;
       for (const int64_t length : kLengths[static_cast<size_t>(row)]) {
         const Rotary alone =
-            make_rotary(recipe.model.shape, at::arange(length), sequence.rotary.cos.scalar_type(), at::kCPU);
+            make_rotary(options.shape, at::arange(length), sequence.rotary.cos.scalar_type(), at::kCPU);
         EXPECT_TRUE(at::equal(sequence.rotary.cos[row % 2].narrow(0, begin, length), alone.cos)) << row << " " << begin;
         EXPECT_TRUE(at::equal(sequence.rotary.sin[row % 2].narrow(0, begin, length), alone.sin)) << row << " " << begin;
         begin += length;
@@ -196,23 +198,24 @@ TEST(PackedDocuments, AnglesBeginAnewInEach) {
 }
 
 TEST(PackedDocuments, AnglesAreMadeOnceWithoutSeparators) {
-  const Recipe recipe = packed_recipe("llama", "counted");
+  const TrainerOptions options = packed_options("llama");
   const DeviceMesh mesh = one_rank();
-  const Sequences sequences(recipe, resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  const Sequences sequences(options, mesh, at::kCPU);
   EXPECT_TRUE(sequences.of({}).layout.documents().empty());
   EXPECT_EQ(sequences.of({}).rotary.cos.data_ptr(), sequences.of({}).rotary.cos.data_ptr());
 }
 
 TEST(PackedDocuments, PeersFindTheSameOnes) {
-  for (const char* layout : {"contiguous", "zigzag"}) {
-    Recipe recipe = packed_recipe("llama", "ignored");
-    recipe.parallel.context.layout = layout;
-    const StepBatch whole = read_step(packed_samples(recipe), recipe, one_rank(), SequenceLayout::whole(kS), 0);
+  const Listed samples = packed_samples(packed("ignored"));
+  for (const SequenceLayout::Kind layout : {SequenceLayout::Kind::Contiguous, SequenceLayout::Kind::ZigZag}) {
+    TrainerOptions options = packed_options("llama");
+    options.context.layout = layout;
+    const StepBatch whole = read_step(samples, options.batch, one_rank(), SequenceLayout::whole(kS), 0);
     int64_t num_counted = 0;
     for (int rank = 0; rank < 4; ++rank) {
       const DeviceMesh mesh = mesh_of_four(rank);
-      const Sequences sequences(recipe, resolve(recipe, mesh.layout()), mesh, at::kCPU);
-      const StepBatch batch = read_step(packed_samples(recipe), recipe, mesh, sequences.layout(), 0);
+      const Sequences sequences(options, mesh, at::kCPU);
+      const StepBatch batch = read_step(samples, options.batch, mesh, sequences.layout(), 0);
       if (mesh.coordinate("tp") == 0) num_counted += batch.num_counted;
       for (size_t i = 0; i < 2; ++i) {
         const MicroBatch& micro_batch = batch.micro_batches[i];
@@ -220,8 +223,7 @@ TEST(PackedDocuments, PeersFindTheSameOnes) {
         const at::Tensor labels = whole.micro_batches[i].labels.view({2, kS});
         EXPECT_TRUE(at::equal(micro_batch.labels, sequences.layout().take(labels, 1).reshape(-1)));
         const at::Tensor positions = document_positions(micro_batch.documents, kS);
-        const Rotary wanted =
-            make_rotary(recipe.model.shape, sequences.layout().take(positions, 1), at::kDouble, at::kCPU);
+        const Rotary wanted = make_rotary(options.shape, sequences.layout().take(positions, 1), at::kDouble, at::kCPU);
         EXPECT_TRUE(at::equal(sequences.of(micro_batch.documents).rotary.cos, wanted.cos)) << rank;
       }
     }
@@ -231,11 +233,12 @@ TEST(PackedDocuments, PeersFindTheSameOnes) {
 
 TEST(PackedDocuments, AStepOfSeparatorsAloneCountsNothing) {
   const std::vector<int64_t> separators(kS, kEnd);
-  Recipe recipe = packed_recipe("llama", "ignored");
-  recipe.train.global_batch = recipe.train.micro_batch = 1;
+  TrainerOptions options = packed_options("llama");
+  options.batch.global_batch = options.batch.micro_batch = 1;
   const DeviceMesh mesh = one_rank();
-  const Trainer trainer(recipe, mesh, at::kCPU);
-  const StepBatch batch = read_step(Listed({{separators, separators}}, recipe.data), recipe, mesh, trainer.layout(), 0);
+  const Trainer trainer(options, mesh, at::kCPU);
+  const StepBatch batch =
+      read_step(Listed({{separators, separators}}, packed("ignored")), options.batch, mesh, trainer.layout(), 0);
   EXPECT_EQ(batch.num_counted, 0);
   EXPECT_THROW(trainer.count_tokens(batch), std::exception);
 }

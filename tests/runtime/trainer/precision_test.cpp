@@ -4,32 +4,31 @@
 #include <gtest/gtest.h>
 
 #include "runtime/trainer/trainer.h"
+#include "tests/support/small_model.h"
 
 namespace meshtrain {
 namespace {
 
-Recipe recipe_of(const std::string& family, int64_t num_layers) {
-  Recipe recipe;
-  ModelShape& shape = recipe.model.shape;
-  shape.family = family;
-  shape.hidden_size = 64;
-  shape.intermediate_size = 96;
-  shape.num_hidden_layers = num_layers;
-  shape.num_attention_heads = 4;
-  shape.num_key_value_heads = 2;
-  shape.head_dim = 16;
-  shape.vocab_size = 64;
-  shape.initializer_range = 0.02;
-  recipe.train.sequence_length = 64;
-  recipe.train.global_batch = 2;
-  recipe.train.micro_batch = 2;
-  return recipe;
+using testing::precision_in;
+using testing::small_model;
+
+TrainerOptions options_of(const std::string& family, int64_t num_layers) {
+  TrainerOptions options = small_model();
+  options.shape.family = family;
+  options.shape.hidden_size = 64;
+  options.shape.intermediate_size = 96;
+  options.shape.num_hidden_layers = num_layers;
+  options.shape.head_dim = 16;
+  options.shape.initializer_range = 0.02;
+  options.batch.sequence_length = 64;
+  return options;
 }
 
 /// Returns a step of tokens that follow no pattern which a step could learn.
-StepBatch batch_of(const Recipe& recipe, const Trainer& trainer) {
-  const int64_t count = recipe.train.global_batch / recipe.train.micro_batch;
-  const StepBatch batch = made_step(recipe, trainer.layout(), count, at::kCPU);
+StepBatch batch_of(const Trainer& trainer) {
+  const BatchOptions& sizes = trainer.options().batch;
+  const StepBatch batch =
+      made_step(trainer.options(), trainer.layout(), sizes.global_batch / sizes.micro_batch, at::kCPU);
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const MicroBatch& tokens = batch.micro_batches[i];
     const at::Tensor places = at::arange(tokens.ids.numel(), at::kLong) + static_cast<int64_t>(1000 * i);
@@ -40,11 +39,11 @@ StepBatch batch_of(const Recipe& recipe, const Trainer& trainer) {
 }
 
 /// Returns the gradients of all parameters, one behind the other, in fp64.
-at::Tensor gradients_of(Recipe recipe, const std::string& precision) {
-  recipe.train.precision = precision;
+at::Tensor gradients_of(TrainerOptions options, const Precision& precision) {
+  options.precision = precision;
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const StepBatch batch = batch_of(recipe, trainer);
+  Trainer trainer(options, mesh, at::kCPU);
+  const StepBatch batch = batch_of(trainer);
   trainer.compute_gradients(batch, trainer.count_tokens(batch), {});
   std::vector<at::Tensor> all;
   trainer.fsdp().visit_gradients(
@@ -59,25 +58,26 @@ double distance(const at::Tensor& gradients, const at::Tensor& exact) {
 // The sum of many layers' additions is rounded to the half behind each of them, unless it is fp32.
 TEST(ResidualDtype, BringsGradientsNearerToThoseOfFp32) {
   for (const char* family : {"llama", "olmo2", "gemma2"}) {
-    Recipe recipe = recipe_of(family, 24);
-    const at::Tensor exact = gradients_of(recipe, "fp32");
-    for (const char* precision : {"bf16_mixed", "bf16"}) {
-      recipe.train.residual_dtype = "auto";
-      const double narrow = distance(gradients_of(recipe, precision), exact);
-      recipe.train.residual_dtype = "fp32";
-      EXPECT_LT(distance(gradients_of(recipe, precision), exact), 0.9 * narrow) << family << " " << precision;
+    const TrainerOptions options = options_of(family, 24);
+    const at::Tensor exact = gradients_of(options, {});
+    for (const bool mixed : {true, false}) {
+      Precision precision = precision_in(at::kBFloat16, mixed);
+      const double narrow = distance(gradients_of(options, precision), exact);
+      precision.residual = at::kFloat;
+      EXPECT_LT(distance(gradients_of(options, precision), exact), 0.9 * narrow) << family << " " << mixed;
     }
   }
 }
 
 // Under bf16 each micro-batch is added to a sum that is rounded, unless reductions are in fp32.
 TEST(ReduceDtype, BringsGradientsNearerToThoseOfFp32) {
-  Recipe recipe = recipe_of("llama", 2);
-  recipe.train.global_batch = 64;
-  const at::Tensor exact = gradients_of(recipe, "fp32");
-  const double narrow = distance(gradients_of(recipe, "bf16"), exact);
-  recipe.parallel.fsdp.reduce_dtype = "fp32";
-  EXPECT_LT(distance(gradients_of(recipe, "bf16"), exact), 0.8 * narrow);
+  TrainerOptions options = options_of("llama", 2);
+  options.batch.global_batch = 64;
+  const at::Tensor exact = gradients_of(options, {});
+  Precision precision = precision_in(at::kBFloat16);
+  const double narrow = distance(gradients_of(options, precision), exact);
+  precision.reduce = at::kFloat;
+  EXPECT_LT(distance(gradients_of(options, precision), exact), 0.8 * narrow);
 }
 
 }  // namespace

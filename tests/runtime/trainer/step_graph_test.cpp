@@ -9,11 +9,14 @@
 #include <map>
 
 #include "runtime/trainer/trainer.h"
+#include "tests/support/small_model.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
 namespace {
 
+using testing::precision_in;
+using testing::small_model;
 using testing::world;
 
 struct Counts {
@@ -38,25 +41,15 @@ class AgainGraph final : public DeviceGraph {
   std::function<void()> work_;
 };
 
-Recipe recipe_in(const std::string& precision) {
-  Recipe recipe;
-  ModelShape& shape = recipe.model.shape;
-  shape.hidden_size = 32;
-  shape.intermediate_size = 48;
-  shape.num_hidden_layers = 2;
-  shape.num_attention_heads = 4;
-  shape.num_key_value_heads = 2;
-  shape.head_dim = 8;
-  shape.vocab_size = 64;
-  recipe.train.sequence_length = 16;
-  recipe.train.micro_batch = 2;
-  recipe.train.global_batch = 4;
-  recipe.train.precision = precision;
-  recipe.optimizer.name = "adamw";
-  recipe.data.documents = 0;
+/// Returns options of two micro-batches, in fp32 or mixed with `compute`.
+TrainerOptions options_in(at::ScalarType compute) {
+  TrainerOptions options = small_model();
+  options.batch.global_batch = 4;
+  options.has_documents = true;
+  options.precision = precision_in(compute, /*mixed=*/compute != at::kFloat);
   // The first steps overflow; the graph is in use when the scale becomes right.
-  if (precision == "fp16_mixed") recipe.train.loss_scale = LossScaleRecipe{.initial = 0x1p26, .growth_interval = 2};
-  return recipe;
+  if (compute == at::kHalf) options.precision.loss_scale = LossScaleOptions{.initial = 0x1p26, .growth_interval = 2};
+  return options;
 }
 
 std::map<std::string, at::Tensor> shards_of(Trainer& trainer) {
@@ -65,17 +58,17 @@ std::map<std::string, at::Tensor> shards_of(Trainer& trainer) {
   return all;
 }
 
-class StepGraphIn : public ::testing::TestWithParam<const char*> {};
+class StepGraphIn : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
-  const Recipe recipe = recipe_in(GetParam());
+  const TrainerOptions options = options_in(GetParam());
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), world());
-  Trainer with(recipe, mesh, at::kCPU), without(recipe, mesh, at::kCPU);
+  Trainer with(options, mesh, at::kCPU), without(options, mesh, at::kCPU);
   Counts counts;
   with.use_graph(std::make_unique<AgainGraph>(counts));
   bool skipped = false;
   for (int step = 0; step < 24; ++step) {
-    StepBatch batch = made_step(recipe, with.layout(), 2, at::kCPU);
+    StepBatch batch = made_step(with.options(), with.layout(), 2, at::kCPU);
     const bool has_documents = step == 9, measure = step == 12, stop = step == 14, saved = step == 15;
     if (has_documents) batch.micro_batches[1].documents = {{5}, {}};
     if (step % 3 == 1) batch.micro_batches[0].labels.narrow(0, 0, 7).fill_(kIgnoredLabel);
@@ -98,24 +91,23 @@ TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
   }
   EXPECT_EQ(counts.recorded, 1);
   EXPECT_EQ(counts.replayed, 24 - 3 - 2) << "all but the first three, the one with documents and the measured one";
-  EXPECT_EQ(skipped, recipe.train.precision == "fp16_mixed");
+  EXPECT_EQ(skipped, GetParam() == at::kHalf);
   const auto weights = shards_of(with), wanted = shards_of(without);
   for (const auto& [name, values] : wanted) EXPECT_TRUE(at::equal(weights.at(name), values)) << name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StepGraphIn, ::testing::Values("fp32", "bf16_mixed", "fp16_mixed"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(All, StepGraphIn, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                         [](const auto& test) { return std::string(c10::toString(test.param)); });
 
 TEST(StepGraph, SaysWhatStandsAgainstIt) {
-  Recipe recipe;
-  recipe.optimizer.name = "adamw";
-  EXPECT_EQ(StepGraph::hindrance(recipe, at::kCUDA, true), "");
-  EXPECT_NE(StepGraph::hindrance(recipe, at::kCPU, true), "");
-  EXPECT_NE(StepGraph::hindrance(recipe, at::kCUDA, false), "");
-  recipe.train.stochastic_rounding = true;
-  EXPECT_NE(StepGraph::hindrance(recipe, at::kCUDA, true).find("stochastic"), std::string::npos);
-  recipe.optimizer.name = "muon";
-  EXPECT_NE(StepGraph::hindrance(recipe, at::kCUDA, true).find("muon"), std::string::npos);
+  TrainerOptions options;
+  EXPECT_EQ(StepGraph::hindrance(options, at::kCUDA, true), "");
+  EXPECT_NE(StepGraph::hindrance(options, at::kCPU, true), "");
+  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, false), "");
+  options.precision.stochastic_rounding = true;
+  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true).find("stochastic"), std::string::npos);
+  options.optimizer.name = "muon";
+  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true).find("muon"), std::string::npos);
 }
 
 }  // namespace

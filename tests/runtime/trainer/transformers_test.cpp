@@ -10,6 +10,7 @@
 #include "runtime/safetensors/folder.h"
 #include "runtime/trainer/trainer.h"
 #include "tests/support/files.h"
+#include "tests/support/small_model.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -38,21 +39,16 @@ class Transformers : public ::testing::TestWithParam<std::tuple<const char*, con
     return std::max(tolerance(), 3 * testing::relative_error(reference("fp32.gradient." + parameter), exact));
   }
 
-  Recipe recipe(double clip_norm) const {
-    Recipe recipe;
-    recipe.model.hf = folder_;
-    recipe.model.init = "pretrained";
-    recipe.model.shape = read_config_json(folder_ / "config.json");
-    recipe.model.freeze_padding_row = recipe.model.shape.pad_token_id.has_value();
+  TrainerOptions options(double clip_norm) const {
+    TrainerOptions options{.shape = read_config_json(folder_ / "config.json"), .weights = folder_};
+    options.frozen_row = options.shape.pad_token_id;
     const at::Tensor inputs = reference("inputs");
-    recipe.train.micro_batch = recipe.train.global_batch = inputs.size(0);
-    recipe.train.sequence_length = inputs.size(1);
-    recipe.train.precision = precision_;
-    recipe.train.clip_norm = clip_norm;
-    recipe.optimizer.name = "adamw";
-    recipe.optimizer.learning_rate = 1e-3;
-    recipe.optimizer.weight_decay = 0.1;
-    return recipe;
+    options.batch = {inputs.size(1), inputs.size(0), inputs.size(0)};
+    options.precision = testing::precision_in(precision_ == "fp64" ? at::kDouble : at::kFloat);
+    options.clip_norm = clip_norm;
+    options.optimizer.learning_rate = 1e-3;
+    options.optimizer.weight_decay = 0.1;
+    return options;
   }
 
   StepBatch batch() const {
@@ -71,7 +67,7 @@ class Transformers : public ::testing::TestWithParam<std::tuple<const char*, con
 };
 
 TEST_P(Transformers, LossGradientsAndNorm) {
-  Trainer trainer(recipe(/*clip_norm=*/0), mesh_, at::kCPU);
+  Trainer trainer(options(/*clip_norm=*/0), mesh_, at::kCPU);
   const StepBatch batch = this->batch();
   const StepOutcome outcome = trainer.step(batch, batch.num_counted, {1e-3});
   expect_close(outcome.loss.item<double>(), expected("loss"), "loss");
@@ -84,7 +80,7 @@ TEST_P(Transformers, LossGradientsAndNorm) {
 
 TEST_P(Transformers, WeightsAfterThreeSteps) {
   if (precision_ != "fp64") return;  // AdamW's first steps are a sign: compared only when the sign is certain
-  Trainer trainer(recipe(/*clip_norm=*/1), mesh_, at::kCPU);
+  Trainer trainer(options(/*clip_norm=*/1), mesh_, at::kCPU);
   std::map<std::string, at::Tensor> before;
   for (const Parameter* parameter : trainer.model().parameters()) {
     before[parameter->name] = parameter->tensor.detach().clone();
@@ -105,19 +101,19 @@ TEST_P(Transformers, WeightsAfterThreeSteps) {
 
 // Without model.freeze_padding_row the padding row is trained as any other.
 TEST_P(Transformers, ThePaddingRowIsFrozenOnRequest) {
-  Recipe recipe = this->recipe(/*clip_norm=*/0);
-  if (!recipe.model.freeze_padding_row || precision_ != "fp64") return;
+  TrainerOptions options = this->options(/*clip_norm=*/0);
+  if (!options.frozen_row || precision_ != "fp64") return;
   const StepBatch batch = this->batch();
   const auto row = [&] {
-    Trainer trainer(recipe, mesh_, at::kCPU);
+    Trainer trainer(options, mesh_, at::kCPU);
     trainer.step(batch, batch.num_counted, {1e-3});
-    return trainer.model().parameters().front()->tensor.grad()[*recipe.model.shape.pad_token_id].clone();
+    return trainer.model().parameters().front()->tensor.grad()[*options.shape.pad_token_id].clone();
   };
   const at::Tensor frozen = row();
-  recipe.model.freeze_padding_row = false;
+  options.frozen_row.reset();
   const at::Tensor trained = row();
   EXPECT_GT((trained - frozen).abs().max().item<double>(), 1e-6);
-  EXPECT_EQ(frozen.any().item<bool>(), recipe.model.shape.tie_word_embeddings) << "a tied head is not affected";
+  EXPECT_EQ(frozen.any().item<bool>(), options.shape.tie_word_embeddings) << "a tied head is not affected";
 }
 
 // Gradients with a norm below the bound do not change: clipping never makes them longer.
@@ -125,9 +121,9 @@ TEST_P(Transformers, ShortGradientsAreNotClipped) {
   if (precision_ != "fp64") return;
   const StepBatch batch = this->batch();
   const auto weights_with = [&](double clip_norm) {
-    Recipe recipe = this->recipe(clip_norm);
-    recipe.optimizer.name = "sgd";  // AdamW's step does not depend on the gradient's norm
-    Trainer trainer(recipe, mesh_, at::kCPU);
+    TrainerOptions options = this->options(clip_norm);
+    options.optimizer.name = "sgd";  // AdamW's step does not depend on the gradient's norm
+    Trainer trainer(options, mesh_, at::kCPU);
     trainer.step(batch, batch.num_counted, {1e-3});
     std::vector<at::Tensor> weights;
     for (const Parameter* parameter : trainer.model().parameters())

@@ -1,4 +1,4 @@
-#include "runtime/trainer/assemble.h"
+#include "runtime/recipe/exported_model.h"
 
 #include <algorithm>
 #include <vector>
@@ -44,25 +44,6 @@ CarriedOver carried_over(const Recipe& recipe) {
   if (const std::filesystem::path own = tokenizer_folder(recipe.data.tokenizer); !own.empty()) carried.tokenizer = own;
   carried.document_end = document_end(recipe.data);
   return carried;
-}
-
-SequenceLayout make_layout(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh) {
-  return SequenceLayout(plan.context.layout, recipe.train.sequence_length, static_cast<int>(mesh.size(kContextAxis)),
-                        static_cast<int>(mesh.coordinate(kContextAxis)));
-}
-
-ModelPlan plan_model(const Recipe& recipe, const RunPlan& plan, at::Device device) {
-  ModelPlan model;
-  model.shape = recipe.model.shape;
-  model.options = at::TensorOptions(device).dtype(plan.precision.compute);
-  model.sequence_parallel = plan.sequence_parallel;
-  model.context_algorithm = plan.context.algorithm;
-  model.recomputation = plan.recomputation;
-  model.residual_dtype = plan.precision.residual;
-  model.freeze = recipe.train.freeze;
-  if (recipe.model.freeze_padding_row) model.frozen_row = recipe.model.shape.pad_token_id;
-  model.unit_layers = recipe.parallel.fsdp.unit_layers;
-  return model;
 }
 
 }  // namespace meshtrain

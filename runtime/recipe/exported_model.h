@@ -4,14 +4,10 @@
 #include <optional>
 #include <string>
 
-#include "mesh/device_mesh.h"
 #include "runtime/hf/carried_over.h"
-#include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/parallelize.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
-
-// Functions that turn a recipe and its plan into the arguments of the floors below.
 
 /// Returns the shape for the config.json of an export. When nobody set the number of positions, the result has that of
 /// a sequence.
@@ -26,11 +22,5 @@ std::string tokenizer_of(const Recipe& recipe);
 
 /// Returns what an export of the model that `recipe` trains copies from its source.
 CarriedOver carried_over(const Recipe& recipe);
-
-/// Returns the layout of the sequence positions on this rank.
-SequenceLayout make_layout(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh);
-
-/// Returns the recipe's model as `plan` lays it out on a mesh, on `device`, without the FSDP options.
-ModelPlan plan_model(const Recipe& recipe, const RunPlan& plan, at::Device device);
 
 }  // namespace meshtrain
