@@ -38,49 +38,50 @@ void check_source(const Recipe& recipe, const SourceRecipe& source, const std::s
   const std::string file = source.tokens.string(), says = sidecar_path(source.tokens).string() + " says";
   if (source.dtype != sidecar.data_dtype()) {
     const std::string holds = sidecar.index.empty() ? sidecar.dtype : "tokens with the index " + sidecar.index;
-    throw InputError(location_of(recipe, {key + ".dtype", "data.dtype", key + ".tokens"}) + ": " + file +
-                     " would be read as " + source.dtype + ", but holds " + holds + ", as " + says + ": set " + key +
-                     ".dtype: " + sidecar.data_dtype());
+    throw InputError(location_of(recipe, {key + ".dtype", "data.dtype", key + ".tokens"}),
+                     file + " would be read as " + source.dtype + ", but holds " + holds + ", as " + says + ": set " +
+                         Setting{key + ".dtype", sidecar.data_dtype()});
   }
   std::error_code ignored;
   const auto bytes = static_cast<int64_t>(fs::file_size(source.tokens, ignored));
   if (bytes != sidecar.num_bytes()) {
-    throw InputError(location_of(recipe, {key + ".tokens"}) + ": " + file + " has " + number(bytes) + " bytes, but " +
-                     number(sidecar.tokens) + " tokens of " + sidecar.dtype + ", which " + says + ", are " +
-                     number(sidecar.num_bytes()) +
-                     ": the file was cut short or replaced; prepare it again, or remove the .json file");
+    throw InputError(location_of(recipe, {key + ".tokens"}),
+                     file + " has " + number(bytes) + " bytes, but " + number(sidecar.tokens) + " tokens of " +
+                         sidecar.dtype + ", which " + says + ", are " + number(sidecar.num_bytes()) +
+                         ": the file was cut short or replaced; prepare it again, or remove the .json file");
   }
   if (source.documents && *source.documents != kDocumentsOfIndex && sidecar.separator &&
       source.documents != sidecar.separator) {
-    throw InputError(location_of(recipe, {key + ".documents", "data.documents", key + ".tokens"}) + ": documents of " +
-                     file + " would end with the id " + number(*source.documents) + ", but each ends with " +
-                     number(*sidecar.separator) + ", as " + says + ": set " + key +
-                     ".documents: " + number(*sidecar.separator));
+    throw InputError(location_of(recipe, {key + ".documents", "data.documents", key + ".tokens"}),
+                     "documents of " + file + " would end with the id " + number(*source.documents) +
+                         ", but each ends with " + number(*sidecar.separator) + ", as " + says + ": set " +
+                         Setting{key + ".documents", number(*sidecar.separator)});
   }
   const int64_t length = recipe.train.sequence_length;
   if (sidecar.sequence_length && source.layout == "records" && length != *sidecar.sequence_length) {
-    const std::string where = location_of(recipe, {"train.sequence_length", key + ".tokens"});
-    const bool names_it = where.ends_with("train.sequence_length");
-    throw InputError(where + ": " + (names_it ? "" : "train.sequence_length is ") + number(length) +
-                     ", but the records of " + file + " are sequences of " + number(*sidecar.sequence_length) +
-                     ", as " + says + ": set train.sequence_length: " + number(*sidecar.sequence_length) +
-                     ", or prepare the data with --sequence-length " + number(length));
+    const Key own{"train.sequence_length"};
+    const bool names_it = recipe.locations.contains(own.path) || !recipe.locations.contains(key + ".tokens");
+    throw InputError(location_of(recipe, {own.path, key + ".tokens"}),
+                     (names_it ? "" : own + " is ") + number(length) + ", but the records of " + file +
+                         " are sequences of " + number(*sidecar.sequence_length) + ", as " + says + ": set " +
+                         Setting{own.path, number(*sidecar.sequence_length)} +
+                         ", or prepare the data with --sequence-length " + number(length));
   }
   const int64_t vocab_size = recipe.model.shape.vocab_size;
   if (vocab_size >= sidecar.vocabulary_size) return;
-  throw InputError(location_of(recipe, {"model.vocab_size", "model.hf"}) + ": the model's vocab_size is " +
-                   number(vocab_size) + ", but " + file + " was made with ids up to " +
-                   number(sidecar.vocabulary_size - 1) + ", of the tokenizer " + sidecar.tokenizer + ", as " + says +
-                   ": use a model.vocab_size of " + number(sidecar.vocabulary_size) +
-                   " or more, or prepare the data with the model's tokenizer");
+  throw InputError(location_of(recipe, {"model.vocab_size", "model.hf"}),
+                   "the model's vocab_size is " + number(vocab_size) + ", but " + file + " was made with ids up to " +
+                       number(sidecar.vocabulary_size - 1) + ", of the tokenizer " + sidecar.tokenizer + ", as " +
+                       says + ": use a model.vocab_size of " + number(sidecar.vocabulary_size) +
+                       " or more, or prepare the data with the model's tokenizer");
 }
 
 /// Throws InputError for a file that certainly holds no token ids.
 void check_kind(const Recipe& recipe, const SourceRecipe& source, const std::string& key) {
   const std::optional<FileKind> kind = kind_of_no_tokens(source.tokens, source.dtype);
   if (!kind || !kind->is_certain) return;
-  throw InputError(location_of(recipe, {key + ".tokens"}) + ": " + source.tokens.string() + " looks like " +
-                   kind->name + ", not token ids: " + kind->advice);
+  throw InputError(location_of(recipe, {key + ".tokens"}),
+                   source.tokens.string() + " looks like " + kind->name + ", not token ids: " + kind->advice);
 }
 
 constexpr int64_t kBlockIds = int64_t{1} << 15;
@@ -178,11 +179,12 @@ void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
     check_source(recipe, source, key, *sidecar);
     if (match_tokenizer(*sidecar, tokenizer) != TokenizerMatch::OtherVocabulary) return;  // sidecar_lines() warns
     const std::optional<int64_t> vocabulary = vocabulary_with(tokenizer, sidecar->separator);
-    throw InputError(location_of(recipe, {"data.tokenizer", "model.hf"}) + ": the run's tokenizer is " + tokenizer +
-                     ", with ids up to " + number(*vocabulary - 1) + ", but " + source.tokens.string() +
-                     " was made with " + sidecar->tokenizer + ", with ids up to " +
-                     number(sidecar->vocabulary_size - 1) + ", as " + sidecar_path(source.tokens).string() +
-                     " says: set data.tokenizer: " + sidecar->tokenizer + ", or prepare the data with the other one");
+    throw InputError(location_of(recipe, {"data.tokenizer", "model.hf"}),
+                     "the run's tokenizer is " + tokenizer + ", with ids up to " + number(*vocabulary - 1) + ", but " +
+                         source.tokens.string() + " was made with " + sidecar->tokenizer + ", with ids up to " +
+                         number(sidecar->vocabulary_size - 1) + ", as " + sidecar_path(source.tokens).string() +
+                         " says: set data.tokenizer: " + sidecar->tokenizer +
+                         ", or prepare the data with the other one");
   });
 }
 
@@ -205,26 +207,29 @@ void take_layouts(Recipe& recipe) {
   });
 }
 
-std::vector<std::string> sidecar_lines(const Recipe& recipe, const std::string& tokenizer) {
-  std::vector<std::string> lines;
+std::vector<Notice> sidecar_lines(const Recipe& recipe, const std::string& tokenizer) {
+  std::vector<Notice> lines;
   for_each_source(recipe, [&](const SourceRecipe& source, const std::string& key) {
     const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens);
-    for (const std::string& line : {mask_warning(source, key), documents_warning(source, key)}) {
-      if (!line.empty()) lines.push_back(line);
+    for (const Wording& line : {mask_warning(source, key), documents_warning(source, key)}) {
+      if (!line.empty()) lines.push_back({line.text(), true});
     }
     if (!sidecar) return;
     const std::string file = sidecar_path(source.tokens).string();
     const auto location = recipe.locations.find(key + ".layout");
     if (location != recipe.locations.end() && location->second.starts_with(file + ": ")) {
-      lines.push_back(key + ".layout: " + source.layout + ", as " + file + " says");
+      lines.push_back({key + ".layout: " + source.layout + ", as " + file + " says"});
     } else if (source.layout != sidecar->layout) {
-      lines.push_back("warning: " + key + ".layout: " + source.tokens.string() + " is read as " + source.layout +
-                      ", but " + file + " says " + sidecar->layout + ": set " + key + ".layout: " + sidecar->layout);
+      lines.push_back({"warning: " + key + ".layout: " + source.tokens.string() + " is read as " + source.layout +
+                           ", but " + file + " says " + sidecar->layout + ": set " + key +
+                           ".layout: " + sidecar->layout,
+                       true});
     }
     if (!is_other_tokenizer(*sidecar, tokenizer)) return;
-    lines.push_back("warning: the run's tokenizer is " + tokenizer + ", but " + source.tokens.string() +
-                    " was made with " + sidecar->tokenizer + ", whose checksum was " + sidecar->tokenizer_checksum +
-                    ": set data.tokenizer to that one, or prepare the data again");
+    lines.push_back({"warning: the run's tokenizer is " + tokenizer + ", but " + source.tokens.string() +
+                         " was made with " + sidecar->tokenizer + ", whose checksum was " +
+                         sidecar->tokenizer_checksum + ": set data.tokenizer to that one, or prepare the data again",
+                     true});
   });
   return lines;
 }
@@ -235,10 +240,10 @@ void check_labels(const Recipe& recipe, const Mixture& data) {
     if (source.has_counted_label(source.num_samples())) continue;
     const std::string key = recipe.data.source_key(i);
     throw InputError(location_of(recipe, {key + ".loss_mask", "data.loss_mask", key + ".ignore_id", "data.ignore_id",
-                                          key + ".boundary_labels", "data.boundary_labels", key + ".tokens"}) +
-                     ": no label of " + source.path().string() +
-                     " counts, so nothing can be trained with it: data.loss_mask, data.ignore_id and "
-                     "data.boundary_labels ignore every one: change or leave out the one that does");
+                                          key + ".boundary_labels", "data.boundary_labels", key + ".tokens"}),
+                     "no label of " + source.path().string() +
+                         " counts, so nothing can be trained with it: data.loss_mask, data.ignore_id and "
+                         "data.boundary_labels ignore every one: change or leave out the one that does");
   }
 }
 
@@ -256,7 +261,7 @@ std::string advice_on_int64() {
   return "int64, which is not read: write the ids as uint32";
 }
 
-std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key) {
+Wording layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key) {
   if (source.layout != "stream" || source.dtype != "megatron" || read_sidecar(source.tokens)) return "";
   const TokenFile tokens(source.tokens, source.dtype);
   const int64_t record = sequence_length + 1;
@@ -264,15 +269,15 @@ std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, 
   for (int64_t first = record; first < tokens.size(); first += record) {
     if (tokens.index()->document_starts(first, first + 1).empty()) return "";
   }
-  return "warning: " + key + ".layout: " + source.tokens.string() +
-         " is read as stream, but a document begins at every " + number(record) +
-         " tokens (train.sequence_length + 1), as in records: set " + key + ".layout: records";
+  return "warning: " + Key{key + ".layout"} + ": " + source.tokens.string() +
+         " is read as stream, but a document begins at every " + number(record) + " tokens (" +
+         Key{"train.sequence_length"} + " + 1), as in records: set " + Setting{key + ".layout", "records"};
 }
 
-std::string dtype_warning(const SourceRecipe& source, const std::string& key) {
+Wording dtype_warning(const SourceRecipe& source, const std::string& key) {
   if (read_sidecar(source.tokens)) return "";
   if (const std::optional<FileKind> kind = kind_of_no_tokens(source.tokens, source.dtype)) {
-    return "warning: " + key + ".tokens: " + source.tokens.string() + " is read as " + source.dtype +
+    return "warning: " + Key{key + ".tokens"} + ": " + source.tokens.string() + " is read as " + source.dtype +
            ", but looks like " + kind->name + ", not token ids: " + kind->advice + " if it is";
   }
   const std::optional<std::string> other = other_dtype(TokenFile(source.tokens, source.dtype));
@@ -283,9 +288,10 @@ std::string dtype_warning(const SourceRecipe& source, const std::string& key) {
                             : are_halves                     ? "every second id is 0"
                             : *other == "int64"              ? "three of four ids are 0 or small"
                                                              : "every second id is 0 or small";
-  return "warning: " + key + ".dtype: " + source.tokens.string() + " is read as " + source.dtype + ", but " + found +
-         ", as if it held " + (*other == "int64" ? advice_on_int64() : *other + ": set " + key + ".dtype: " + *other) +
-         " if it does";
+  const Wording advice =
+      *other == "int64" ? Wording(advice_on_int64()) : *other + ": set " + Setting{key + ".dtype", *other};
+  return "warning: " + Key{key + ".dtype"} + ": " + source.tokens.string() + " is read as " + source.dtype + ", but " +
+         found + ", as if it held " + advice + " if it does";
 }
 
 }  // namespace meshtrain

@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "mesh/wording.h"
 #include "runtime/data/mixture.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/telemetry/notice.h"
 
 namespace meshtrain {
 
@@ -38,7 +40,7 @@ void take_layouts(Recipe& recipe);
 
 /// Returns lines about token files and their sidecars: which layouts take_layouts() took, and warnings of a layout that
 /// the sidecar does not have and of a tokenizer with the same vocabulary but another checksum.
-std::vector<std::string> sidecar_lines(const Recipe& recipe, const std::string& tokenizer);
+std::vector<Notice> sidecar_lines(const Recipe& recipe, const std::string& tokenizer);
 
 /// Throws InputError, with the location of the key in the recipe, when no label of a whole source of `data` counts.
 /// Reads samples until one has a label that does, the first in most files. Not collective.
@@ -57,10 +59,10 @@ std::string advice_on_int64();
 /// Returns a warning about a Megatron file without a sidecar that is read as a stream, although documents begin at all
 /// records of S + 1 tokens: it was packed for sequences of S; an empty text for any other. `key`: as of
 /// dtype_warning().
-std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key);
+Wording layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key);
 
 /// Returns a warning about a source without a sidecar whose tokens look like those of another dtype, or that may hold
 /// no token ids; an empty text for any other. `key`: the recipe's key of the source, "data".
-std::string dtype_warning(const SourceRecipe& source, const std::string& key);
+Wording dtype_warning(const SourceRecipe& source, const std::string& key);
 
 }  // namespace meshtrain

@@ -8,6 +8,7 @@
 #include "context_parallel/choice.h"
 #include "mesh/backends/nccl/options.h"
 #include "mesh/layout.h"
+#include "mesh/wording.h"
 #include "runtime/model/recompute.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/recipe/sharding.h"
@@ -35,9 +36,9 @@ struct DeviceRequest {
 
   Kind kind = Kind::Auto;
   Transport transport = Transport::Auto;
-  std::string cpu_only = {};  ///< the setting of the recipe that is supported only on CPUs, such as
-                              ///< "train.offload_activations: true"; empty without one. With it, `Auto` chooses the CPU
-  std::string allocator = {};  ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
+  std::optional<Setting> cpu_only = {};  ///< the setting of the recipe that is supported only on CPUs, if any; with it,
+                                         ///< `Auto` chooses the CPU
+  std::string allocator = {};            ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
   NcclBuffers nccl_buffers = NcclBuffers::Off;
   bool two_queues = false;  ///< NcclOptions::two_queues
 };
