@@ -73,10 +73,11 @@ ContextChoice choose_context(const ContextShape& shape, std::optional<ContextAlg
 
 void check_heads(const ContextShape& shape, ContextAlgorithm algorithm) {
   if (algorithm != ContextAlgorithm::Ulysses || shape.num_heads % shape.ranks == 0) return;
-  throw InputError(
-      "parallel.context.algorithm: ulysses shares the " + counted(shape.num_heads, "query head") +
-      " of a tensor-parallel rank out over cp=" + std::to_string(shape.ranks) +
-      ", which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
+  throw InputError("parallel.context.algorithm",
+                   "ulysses shares the " + counted(shape.num_heads, "query head") +
+                       " of a tensor-parallel rank out over cp=" + std::to_string(shape.ranks) +
+                       ", which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a "
+                       "multiple of tp x cp");
 }
 
 AttentionBytes attention_bytes(const ContextShape& shape, ContextAlgorithm algorithm, int64_t batch, int64_t head_dim,

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "mesh/error.h"
 #include "tensor_parallel/matrix_product.h"
 
 namespace meshtrain {
@@ -20,7 +21,7 @@ VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, c
     std::ostringstream message;
     message << tp.group.coordinate_text() << ": logits of one token need x [" << head.global_shape[1] << "], not "
             << x.sizes();
-    throw std::invalid_argument(message.str());
+    throw OfRank<std::invalid_argument>(message.str());
   }
   const at::NoGradGuard no_grad;
   local_ = product(x.unsqueeze(0), head.tensor.detach()).squeeze(0);

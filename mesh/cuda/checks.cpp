@@ -8,7 +8,7 @@
 namespace meshtrain {
 
 CudaUnavailable::CudaUnavailable(const std::string& problem, const std::string& remedy)
-    : InputError("device: cuda: " + problem + ": " + remedy + ", or use device: cpu"),
+    : InputError("device", "cuda: " + problem + ": " + remedy + ", or use device: cpu"),
       reason_(problem + ": " + remedy) {}
 
 bool runs_on(const std::string& architectures, int major, int minor) {

@@ -121,8 +121,8 @@ class Plugin final : public CudaPlugin {
     try {
       c10::CachingAllocator::setAllocatorSettings(settings);
     } catch (const c10::Error& error) {
-      throw InputError("train.cuda_allocator: LibTorch does not take '" + settings +
-                       "': " + error.what_without_backtrace());
+      throw InputError("train.cuda_allocator",
+                       "LibTorch does not take '" + settings + "': " + error.what_without_backtrace());
     }
   }
 

@@ -107,7 +107,7 @@ std::string advice_on_int64() {
   return "int64, which is not read: write the ids as uint32";
 }
 
-std::string layout_warning(const SourceOptions& source, int64_t sequence_length, const std::string& key) {
+Wording layout_warning(const SourceOptions& source, int64_t sequence_length, const std::string& key) {
   if (source.layout != "stream" || source.dtype != "megatron" || read_sidecar(source.tokens)) return "";
   const TokenFile tokens(source.tokens, source.dtype);
   const int64_t record = sequence_length + 1;
@@ -115,15 +115,15 @@ std::string layout_warning(const SourceOptions& source, int64_t sequence_length,
   for (int64_t first = record; first < tokens.size(); first += record) {
     if (tokens.index()->document_starts(first, first + 1).empty()) return "";
   }
-  return "warning: " + key + ".layout: " + source.tokens.string() +
-         " is read as stream, but a document begins at every " + number(record) +
-         " tokens (train.sequence_length + 1), as in records: set " + key + ".layout: records";
+  return "warning: " + Key{key + ".layout"} + ": " + source.tokens.string() +
+         " is read as stream, but a document begins at every " + number(record) + " tokens (" +
+         Key{"train.sequence_length"} + " + 1), as in records: set " + Setting{key + ".layout", "records"};
 }
 
-std::string dtype_warning(const SourceOptions& source, const std::string& key) {
+Wording dtype_warning(const SourceOptions& source, const std::string& key) {
   if (read_sidecar(source.tokens)) return "";
   if (const std::optional<FileKind> kind = kind_of_no_tokens(source.tokens, source.dtype)) {
-    return "warning: " + key + ".tokens: " + source.tokens.string() + " is read as " + source.dtype +
+    return "warning: " + Key{key + ".tokens"} + ": " + source.tokens.string() + " is read as " + source.dtype +
            ", but looks like " + kind->name + ", not token ids: " + kind->advice + " if it is";
   }
   const std::optional<std::string> other = other_dtype(TokenFile(source.tokens, source.dtype));
@@ -134,9 +134,10 @@ std::string dtype_warning(const SourceOptions& source, const std::string& key) {
                             : are_halves                     ? "every second id is 0"
                             : *other == "int64"              ? "three of four ids are 0 or small"
                                                              : "every second id is 0 or small";
-  return "warning: " + key + ".dtype: " + source.tokens.string() + " is read as " + source.dtype + ", but " + found +
-         ", as if it held " + (*other == "int64" ? advice_on_int64() : *other + ": set " + key + ".dtype: " + *other) +
-         " if it does";
+  const Wording advice =
+      *other == "int64" ? Wording(advice_on_int64()) : *other + ": set " + Setting{key + ".dtype", *other};
+  return "warning: " + Key{key + ".dtype"} + ": " + source.tokens.string() + " is read as " + source.dtype + ", but " +
+         found + ", as if it held " + advice + " if it does";
 }
 
 }  // namespace meshtrain

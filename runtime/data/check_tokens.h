@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/wording.h"
 #include "runtime/data/options.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/token_sidecar.h"
@@ -36,10 +37,10 @@ std::string advice_on_int64();
 /// Returns a warning about a Megatron file without a sidecar that is read as a stream, although documents begin at all
 /// records of S + 1 tokens: it was packed for sequences of S; an empty text for any other. `key`: as of
 /// dtype_warning().
-std::string layout_warning(const SourceOptions& source, int64_t sequence_length, const std::string& key);
+Wording layout_warning(const SourceOptions& source, int64_t sequence_length, const std::string& key);
 
 /// Returns a warning about a source without a sidecar whose tokens look like those of another dtype, or that may hold
 /// no token ids; an empty text for any other. `key`: the recipe's key of the source, "data".
-std::string dtype_warning(const SourceOptions& source, const std::string& key);
+Wording dtype_warning(const SourceOptions& source, const std::string& key);
 
 }  // namespace meshtrain

@@ -22,8 +22,8 @@ constexpr int64_t kSampledBlocks = 1024;
 TokenFile open_tokens(const SourceOptions& options, const std::string& key) {
   std::error_code unreadable;
   if (!options.source.empty() && !std::filesystem::exists(options.tokens, unreadable)) {
-    throw InputError(key + ".tokens: there is no " + options.tokens.string() +
-                     "; the recipe says that it comes from: " + options.source);
+    throw InputError(key + ".tokens", "there is no " + options.tokens.string() +
+                                          "; the recipe says that it comes from: " + options.source);
   }
   return TokenFile(options.tokens, options.dtype);
 }
@@ -33,10 +33,11 @@ int64_t count_samples(const TokenFile& tokens, const SourceOptions& options, int
   const std::string& layout = options.layout;
   const std::string found = tokens.path().string() + ": " + std::to_string(tokens.size()) + " tokens";
   const int64_t record = sequence_length + 1;
-  const std::string needed = std::to_string(record) + " (train.sequence_length + 1)";
+  const Key length{"train.sequence_length"};
+  const Wording needed = std::to_string(record) + " (" + length + " + 1)";
   if (tokens.size() < record) throw InputError(found + " are fewer than one sample of " + needed);
   if (layout == "stream") return (tokens.size() - 1) / sequence_length;
-  if (layout != "records") throw InputError(key + ".layout \"" + layout + "\" is not one of records, stream");
+  if (layout != "records") throw InputError(Key{key + ".layout"} + " \"" + layout + "\" is not one of records, stream");
   const int64_t rest = tokens.size() % record;
   if (rest != 0) {
     const bool are_packed =
@@ -44,8 +45,8 @@ int64_t count_samples(const TokenFile& tokens, const SourceOptions& options, int
     throw InputError(
         found + " are not a whole number of records of " + needed + ": " + std::to_string(tokens.size() / record) +
         " fit and " + std::to_string(rest) + " are left over; the file was cut short, " +
-        (are_packed ? "or has records of another length: set the train.sequence_length that it was made with"
-                    : "has records of another length, or is a stream (" + key + ".layout: stream)"));
+        (are_packed ? "or has records of another length: set the " + length + " that it was made with"
+                    : "has records of another length, or is a stream (" + Setting{key + ".layout", "stream"} + ")"));
   }
   return tokens.size() / record;
 }
@@ -64,16 +65,17 @@ Dataset::Dataset(const SourceOptions& options, int64_t sequence_length, int64_t 
       seed_(seed),
       stride_(options.layout == "stream" ? sequence_length : sequence_length + 1) {
   if (sequence_length < 1) {
-    throw InputError("train.sequence_length is " + std::to_string(sequence_length) + ", it must be at least 1");
+    throw InputError(Key{"train.sequence_length"} + " is " + std::to_string(sequence_length) +
+                     ", it must be at least 1");
   }
   if (vocab_size < 1) throw InputError("vocab_size is " + std::to_string(vocab_size) + ", it must be at least 1");
   if (ignore_id_ && (*ignore_id_ < 0 || *ignore_id_ >= vocab_size)) {
-    throw InputError(key + ".ignore_id is " + std::to_string(*ignore_id_) + ", token ids are 0 to " +
+    throw InputError(Key{key + ".ignore_id"} + " is " + std::to_string(*ignore_id_) + ", token ids are 0 to " +
                      std::to_string(vocab_size - 1) + ": name the id whose labels do not count, or leave it out");
   }
   if (documents_ == kDocumentsOfIndex && !tokens_.index()) {
-    throw InputError(key + ".documents: index needs a file of Megatron, with dtype megatron; " +
-                     tokens_.path().string() + " is read as " + options.dtype);
+    throw InputError(key + ".documents", "index needs a file of Megatron, with dtype megatron; " +
+                                             tokens_.path().string() + " is read as " + options.dtype);
   }
   num_samples_ = count_samples(tokens_, options, sequence_length, key);
   if (!options.loss_mask.empty()) {
@@ -146,11 +148,11 @@ void Dataset::refuse_id(int64_t token, int64_t id) const {
   throw InputError(
       tokens_.path().string() + ": token " + std::to_string(token) + " has id " + std::to_string(id) +
       (id < 0 ? ", which is negative and no token" : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
-      (no_tokens.empty() ? ": the file was made for another model, or data.dtype is wrong" +
+      (no_tokens.empty() ? ": the file was made for another model, or " + Key{"data.dtype"} + " is wrong" +
                                (looks_like ? ": its ids look like those of " +
                                                  (*looks_like == "int64" ? advice_on_int64() : *looks_like)
                                            : "")
-                         : no_tokens));
+                         : Wording(no_tokens)));
 }
 
 void Dataset::check_vocabulary() const {

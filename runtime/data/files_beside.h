@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 
+#include "mesh/wording.h"
 #include "runtime/data/options.h"
 
 namespace meshtrain {
@@ -16,10 +17,10 @@ std::filesystem::path mask_beside(const std::filesystem::path& tokens);
 // source, "data".
 
 /// Returns a warning when `source` has no loss_mask, but there is a mask_beside() its tokens.
-std::string mask_warning(const SourceOptions& source, const std::string& key);
+Wording mask_warning(const SourceOptions& source, const std::string& key);
 
 /// Returns a warning when samples are packed, as the sidecar says or NAME.mask and an index beside the tokens tell,
 /// several of them in a sequence, and `source` does not keep them apart by documents: index.
-std::string documents_warning(const SourceOptions& source, const std::string& key);
+Wording documents_warning(const SourceOptions& source, const std::string& key);
 
 }  // namespace meshtrain

@@ -92,7 +92,7 @@ Computing connect_devices(const DeviceRequest& request, const Group& world) {
   using Transport = DeviceRequest::Transport;
   const bool needs_nccl = request.transport == Transport::Nccl, needs_gpu = request.kind == Kind::Cuda || needs_nccl;
   if (request.kind == Kind::Cpu) return on_cpus(world);
-  if (!needs_gpu && !request.cpu_only.empty()) return on_cpus(world, request.cpu_only + " runs on CPUs alone");
+  if (!needs_gpu && request.cpu_only) return on_cpus(world, Wording(*request.cpu_only).text() + " runs on CPUs alone");
   Gpu gpu;
   Claim claim;
   if (needs_gpu) {
@@ -110,8 +110,9 @@ Computing connect_devices(const DeviceRequest& request, const Group& world) {
   const std::string missing = missing_gpu(claim, world);
   if (!needs_gpu && !missing.empty()) return on_cpus(world, "each rank needs a GPU of its own, but " + missing);
   if (needs_nccl && !missing.empty()) {
-    throw InputError("parallel.backend: nccl needs a GPU for each rank, but " + missing +
-                     ": start fewer ranks on a machine, or use parallel.backend: mpi, where ranks may share one");
+    throw InputError("parallel.backend",
+                     "nccl needs a GPU for each rank, but " + missing +
+                         ": start fewer ranks on a machine, or use parallel.backend: mpi, where ranks may share one");
   }
   const bool nccl = world.size() > 1 && missing.empty() && request.transport != Transport::Mpi;
   return on_gpus(gpu, nccl, request, world);

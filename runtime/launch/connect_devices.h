@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "mesh/backends/nccl/options.h"
@@ -11,6 +12,7 @@
 #include "mesh/group.h"
 #include "mesh/layout.h"
 #include "mesh/memory.h"
+#include "mesh/wording.h"
 
 namespace meshtrain {
 
@@ -21,9 +23,9 @@ struct DeviceRequest {
 
   Kind kind = Kind::Auto;
   Transport transport = Transport::Auto;
-  std::string cpu_only = {};  ///< the setting of the recipe that is supported only on CPUs, such as
-                              ///< "train.offload_activations: true"; empty without one. With it, `Auto` chooses the CPU
-  std::string allocator = {};  ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
+  std::optional<Setting> cpu_only = {};  ///< the setting of the recipe that is supported only on CPUs, if any; with it,
+                                         ///< `Auto` chooses the CPU
+  std::string allocator = {};            ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
   NcclBuffers nccl_buffers = NcclBuffers::Off;
   bool two_queues = false;  ///< NcclOptions::two_queues
 };

@@ -39,7 +39,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const
   if (options.name == "adamw") return std::make_unique<AdamW>(options, units, context);
   if (options.name == "sgd") return std::make_unique<Sgd>(options, units, context);
   if (options.name == "muon") return std::make_unique<Muon>(options, units, context);
-  throw InputError("optimizer.name: there is no \"" + options.name + "\"; use adamw, sgd or muon");
+  throw InputError("optimizer.name", "there is no \"" + options.name + "\"; use adamw, sgd or muon");
 }
 
 }  // namespace meshtrain

@@ -21,15 +21,10 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the key that a refusal begins with.
-std::string key_of(const std::string& refusal) {
-  return refusal.substr(0, refusal.find(": "));
-}
-
 /// A mesh that was planned, or why it cannot be.
 struct Planned {
   std::optional<PlannedMesh> mesh;
-  std::string refusal;  ///< without a mesh
+  std::string key, refusal;  ///< without a mesh
 };
 
 /// Returns the number of threads to plan on. Steps of hosts are simulated on one: what their operators allocate for a
@@ -129,6 +124,7 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
     try {
       results[i].mesh = plan_mesh(unplaced, layouts[i], {}, request);
     } catch (const InputError& error) {
+      results[i].key = error.key();
       results[i].refusal = error.what();
     }
   });
@@ -147,8 +143,10 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
       search.meshes.push_back(std::move(*mesh));
       continue;
     }
-    const std::string &reason = results[i].refusal, key = key_of(reason);
-    refused.try_emplace(key, RefusedMeshes{key, reason, {}}).first->second.meshes.push_back(layouts[i].describe());
+    const auto& [mesh, key, reason] = results[i];
+    RefusedMeshes& alike =
+        refused.try_emplace(key.empty() ? reason : key, RefusedMeshes{key, reason, {}}).first->second;
+    alike.meshes.push_back(layouts[i].describe());
   }
   std::ranges::stable_sort(search.meshes, {}, &PlannedMesh::order);
   for (auto& [key, meshes] : refused) search.refused.push_back(std::move(meshes));

@@ -5,6 +5,7 @@
 
 #include "runtime/data/mixture.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/telemetry/notice.h"
 
 namespace meshtrain {
 
@@ -30,7 +31,7 @@ void take_layouts(Recipe& recipe);
 
 /// Returns lines about token files and their sidecars: which layouts take_layouts() took, and warnings of a layout that
 /// the sidecar does not have and of a tokenizer with the same vocabulary but another checksum.
-std::vector<std::string> sidecar_lines(const Recipe& recipe, const std::string& tokenizer);
+std::vector<Notice> sidecar_lines(const Recipe& recipe, const std::string& tokenizer);
 
 /// Throws InputError, with the location of the key in the recipe, when no label of a whole source of `data` counts.
 /// Reads samples until one has a label that does, the first in most files.

@@ -228,8 +228,7 @@ std::string answer_to(const std::string& asked) {
   const size_t dot = asked.rfind('.');
   const std::string map = dot == std::string::npos ? "" : asked.substr(0, dot);
   const std::string name = lower_case(dot == std::string::npos ? asked : asked.substr(dot + 1));
-  const std::string foreign = keys.foreign_word(map, name);
-  if (!foreign.empty()) return foreign;
+  if (const ForeignAnswer foreign = keys.foreign_word(map, name)) return foreign.here();
   std::vector<std::string> near;  // those of that name, or that have it in theirs
   for (const KnownKey& key : keys.all()) {
     const std::string of_key = key.path.substr(key.path.rfind('.') + 1);
@@ -260,12 +259,10 @@ std::string outermost_key(const std::string& asked) {
 std::string key_meant_by(const std::string& asked) {
   const KnownKeys& keys = recipe_keys();
   const size_t dot = asked.rfind('.');
-  const std::string before = "; here it is ",
-                    answer = keys.foreign_word(dot == std::string::npos ? "" : asked.substr(0, dot),
-                                               asked.substr(dot == std::string::npos ? 0 : dot + 1));
-  if (!answer.starts_with(before)) return "";
-  const std::string key = answer.substr(before.size());
-  return keys.find(key) == nullptr ? "" : key;
+  const ForeignAnswer answer = keys.foreign_word(dot == std::string::npos ? "" : asked.substr(0, dot),
+                                                 asked.substr(dot == std::string::npos ? 0 : dot + 1));
+  const bool is_key = answer.kind == ForeignAnswer::Kind::Name && keys.find(answer.text) != nullptr;
+  return is_key ? answer.text : "";
 }
 
 }  // namespace

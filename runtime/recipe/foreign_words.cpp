@@ -213,6 +213,17 @@ const std::map<std::string, Words> kValues = {
     {"cp", {"parallel.mesh=context", "parallel.mesh=sp"}},
 };
 
+/// Options of meshtrain train, and the words that stand for each.
+const std::map<std::string, Words> kOptions = {
+    {"--run-dir",
+     {"output_dir", "run_dir", "save_dir", "dump_folder", "logging_dir", "checkpoint.folder", "checkpoint.path",
+      "checkpoint.dir", "checkpoint.directory", "checkpoint_dir", "ckpt_dir", "train.out", "out_dir"}},
+    {"--resume",
+     {"resume", "resume_from", "resume_from_checkpoint", "load", "auto_resume", "checkpoint.resume",
+      "load_checkpoint"}},
+    {"--resume-step", {"load_step", "ckpt_step", "checkpoint.load_step"}},
+};
+
 /// Sentences about what has no key of that meaning, and the words that each answers.
 const std::vector<std::pair<std::string, Words>> kSentences = {
     {"they are train.global_batch / (dp x train.micro_batch)", {"gradient_accumulation_steps"}},
@@ -229,18 +240,11 @@ const std::vector<std::pair<std::string, Words>> kSentences = {
     {"a run is counted in steps, train.steps: samples / train.global_batch", {"train_samples", "lr_decay_samples"}},
     {"warm-up is counted in steps, schedule.warmup_steps: samples / train.global_batch", {"lr_warmup_samples"}},
     {"every step has the same batch, train.global_batch", {"rampup_batch_size", "batch_size_warmup"}},
-    {"it is an option: --run-dir",
-     {"output_dir", "run_dir", "save_dir", "dump_folder", "logging_dir", "checkpoint.folder", "checkpoint.path",
-      "checkpoint.dir", "checkpoint.directory", "checkpoint_dir", "ckpt_dir", "train.out", "out_dir"}},
     {"checkpoint.every is the steps between checkpoints, and --run-dir the folder that they are in", {"save"}},
     {"optimizer.groups gives the embedding and the head a learning_rate_factor of their own",
      {"decoupled_lr", "decoupled_min_lr", "embedding_lr", "embedding_learning_rate", "head_lr"}},
     {"optimizer.groups gives parameters a learning_rate_factor of their own",
      {"layerwise_lr_decay", "lr_layer_decay", "layer_decay"}},
-    {"it is an option: --resume",
-     {"resume", "resume_from", "resume_from_checkpoint", "load", "auto_resume", "checkpoint.resume",
-      "load_checkpoint"}},
-    {"it is an option: --resume-step", {"load_step", "ckpt_step", "checkpoint.load_step"}},
     {"a run is named by name: of the recipe", {"run_name", "experiment_name", "wandb_run_name", "exp_name"}},
     {"metrics go to RUN_DIR/metrics.jsonl, which tools/send_metrics sends to a tracker; train.tensorboard writes "
      "events",
@@ -342,14 +346,15 @@ const std::vector<std::pair<std::string, Words>> kSentences = {
 const std::vector<ForeignWord>& foreign_words() {
   static const std::vector<ForeignWord> words = [] {
     std::vector<ForeignWord> all;
-    for (const auto& [sentence, names] : kSentences) {
-      for (const std::string& name : names) all.push_back({name, sentence});
-    }
-    for (const auto* table : {&kWords, &kValues}) {
-      for (const auto& [ours, names] : *table) {
-        for (const std::string& name : names) all.push_back({name, "it is " + ours});
+    const auto add = [&](ForeignAnswer::Kind kind, const auto& table) {
+      for (const auto& [answer, names] : table) {
+        for (const std::string& name : names) all.push_back({name, {kind, answer}});
       }
-    }
+    };
+    add(ForeignAnswer::Kind::Sentence, kSentences);
+    add(ForeignAnswer::Kind::Option, kOptions);
+    add(ForeignAnswer::Kind::Name, kWords);
+    add(ForeignAnswer::Kind::Name, kValues);
     return all;
   }();
   return words;

@@ -55,12 +55,12 @@ Precision precision_of(const Recipe& recipe) {
   return precision;
 }
 
-/// Returns the setting that is supported only on CPUs, such as "train.offload_activations: true"; empty without one.
-std::string cpu_only(const Recipe& recipe) {
+/// Returns the setting that is supported only on CPUs, if the recipe has one.
+std::optional<Setting> cpu_only(const Recipe& recipe) {
   const std::string& offload = recipe.parallel.fsdp.offload.to;
-  if (offload != "none") return "parallel.fsdp.offload.to: " + offload;
-  if (recipe.train.offload_activations) return "train.offload_activations: true";
-  return "";
+  if (offload != "none") return Setting{"parallel.fsdp.offload.to", offload};
+  if (recipe.train.offload_activations) return Setting{"train.offload_activations", "true"};
+  return std::nullopt;
 }
 
 /// Returns true when the residual stream is cut over tp. `auto`: when tp > 1 divides the tokens of a micro-batch.
@@ -119,14 +119,6 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
   return plan;
 }
 
-/// Returns `message`, which begins with a key, with the location of that key before it.
-std::string with_location(const std::string& message, const std::map<std::string, std::string>& locations) {
-  if (locations.empty()) return message;
-  const size_t end = message.find_first_of(": ");
-  const auto found = locations.find(message.substr(0, end));
-  return found != locations.end() ? found->second + message.substr(end) : locations.at("") + ": " + message;
-}
-
 std::string dtype_word(at::ScalarType dtype) {
   for (const char* word : {"fp64", "fp32", "bf16", "fp16"}) {
     if (kDtypes.at(word) == dtype) return word;
@@ -146,7 +138,10 @@ RunPlan resolve(const Recipe& recipe, const MeshLayout& layout) try {
   check_choices(recipe, plan);
   return plan;
 } catch (const InputError& error) {
-  throw InputError(with_location(error.what(), recipe.locations));
+  if (recipe.locations.empty()) throw;
+  const auto found = recipe.locations.find(error.key());
+  if (found == recipe.locations.end()) throw InputError(recipe.locations.at("") + ": " + error.what());
+  throw InputError(found->second, error.problem());
 }
 
 Recipe on_mesh(Recipe recipe, const MeshLayout& layout) {
@@ -197,7 +192,7 @@ std::string to_yaml(const RunPlan& plan) {
   writer.map("device", [&](Writer& device) {
     device.field("asked", word_of(kDevices, plan.device.kind));
     device.field("backend", word_of(kTransports, plan.device.transport));
-    if (!plan.device.cpu_only.empty()) device.field("cpu_only", plan.device.cpu_only);
+    if (plan.device.cpu_only) device.field("cpu_only", Wording(*plan.device.cpu_only).text());
   });
   return writer.text();
 }

@@ -81,19 +81,19 @@ std::string describe(const ShardingChoice& choice) {
 void check_sharding(const Recipe& recipe, const ShardingChoice& choice) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
   if (!asked.shard_axes.empty() && std::ranges::find(asked.shard_axes, kDataAxis) == asked.shard_axes.end()) {
-    throw InputError("parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
+    throw InputError("parallel.fsdp.shard_axes", "parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
   }
   if (std::set<std::string>(asked.shard_axes.begin(), asked.shard_axes.end()).size() < asked.shard_axes.size()) {
-    throw InputError("parallel.fsdp.shard_axes: " + asked.shard_axes.front() + " is named twice: use [dp] or [dp, cp]");
+    throw InputError("parallel.fsdp.shard_axes", asked.shard_axes.front() + " is named twice: use [dp] or [dp, cp]");
   }
   if (asked.shard_size && asked.mode != "hybrid_shard") {
-    throw InputError("parallel.fsdp.shard_size: belongs to mode hybrid_shard, but the mode is " + asked.mode +
-                     ": change the mode or leave shard_size out");
+    throw InputError("parallel.fsdp.shard_size", "belongs to mode hybrid_shard, but the mode is " + asked.mode +
+                                                     ": change the mode or leave shard_size out");
   }
   if (asked.shard_size && choice.num_ranks % *asked.shard_size != 0) {
-    throw InputError("parallel.fsdp.shard_size: " + std::to_string(*asked.shard_size) + " does not divide the " +
-                     ranks(choice) + axes(choice) + " that hybrid_shard has on this mesh: use " +
-                     divisors(choice.num_ranks));
+    throw InputError("parallel.fsdp.shard_size",
+                     std::to_string(*asked.shard_size) + " does not divide the " + ranks(choice) + axes(choice) +
+                         " that hybrid_shard has on this mesh: use " + divisors(choice.num_ranks));
   }
 }
 

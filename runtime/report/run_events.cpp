@@ -181,17 +181,18 @@ std::vector<RunStart> starts_of(const RunEvents& events, const Ledger& ledger) {
   return starts;
 }
 
-std::string meshes_of(const std::vector<RunStart>& starts) {
-  struct Segment {
-    std::string mesh;
-    int64_t after = 0;  // step
-  };
-  std::vector<Segment> segments;
+std::vector<MeshSegment> mesh_segments(const std::vector<RunStart>& starts) {
+  std::vector<MeshSegment> segments;
   for (const RunStart& start : starts) {
     if (start.mesh.empty()) continue;
     while (!segments.empty() && segments.back().after >= start.resumed_after) segments.pop_back();
     if (segments.empty() || segments.back().mesh != start.mesh) segments.push_back({start.mesh, start.resumed_after});
   }
+  return segments;
+}
+
+std::string meshes_of(const std::vector<RunStart>& starts) {
+  const std::vector<MeshSegment> segments = mesh_segments(starts);
   if (segments.size() < 2) return segments.empty() ? "" : segments.front().mesh;
   std::string text;
   for (size_t i = 0; i < segments.size(); ++i) {

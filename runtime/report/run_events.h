@@ -71,8 +71,17 @@ class RunEvents {
 /// the ledger has, which earlier versions wrote.
 std::vector<RunStart> starts_of(const RunEvents& events, const Ledger& ledger);
 
+/// Consecutive steps that a run made on one mesh.
+struct MeshSegment {
+  std::string mesh;   ///< "dp=2,tp=2"
+  int64_t after = 0;  ///< the step before the first
+};
+
+/// Returns the meshes of a run's steps. Steps that a later start made again count for that one.
+std::vector<MeshSegment> mesh_segments(const std::vector<RunStart>& starts);
+
 /// Returns the meshes that a run's steps were made on: "dp=4 (steps 1 to 200), then dp=2,tp=2 (from step 201)", or the
-/// mesh alone when there was one; empty when unknown. Steps that a later start made again count for that one.
+/// mesh alone when there was one; empty when unknown.
 std::string meshes_of(const std::vector<RunStart>& starts);
 
 }  // namespace meshtrain

@@ -120,8 +120,8 @@ std::string RunRecord::mesh_text() const {
 }
 
 std::string RunRecord::meshes_text() const {
-  const std::string all = meshes_of(starts), last = mesh_text();
-  if (all.find(' ') != std::string::npos) return "meshes " + all;
+  if (mesh_segments(starts).size() > 1) return "meshes " + meshes_of(starts);
+  const std::string last = mesh_text();
   return last.empty() ? "" : "mesh " + last + ", " + counted(num_ranks(), "rank");
 }
 

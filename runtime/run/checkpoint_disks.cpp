@@ -146,7 +146,7 @@ std::vector<fs::path> CheckpointDisks::retire_on_host(std::vector<int64_t>& step
   RetiredCheckpoints retired = folder_.retire(steps, attempt_);
   steps = std::move(retired.steps);
   if (!retired.problem.empty() && !std::exchange(has_warned_, true)) {
-    print_error_line("warning: on " + host_name() + " cannot remove an old checkpoint: " + retired.problem);
+    print_warning_line("on " + host_name() + " cannot remove an old checkpoint: " + retired.problem);
   }
   return std::move(retired.folders);
 }

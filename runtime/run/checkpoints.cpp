@@ -93,8 +93,8 @@ void Checkpoints::await_disk() const {
   while (!done_within(slow_write())) {
     const std::string name = stage_ == Stage::Pieces ? file_of(world_.rank()) : kManifest;
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    print_error_line(fmt::format("warning: {} on {}: still writing {} after {:.0f} s", world_.coordinate_text(),
-                                 host_name(), (disks_.partial(head_.state.step) / name).string(), time.count()));
+    print_warning_line(fmt::format("{} on {}: still writing {} after {:.0f} s", world_.coordinate_text(), host_name(),
+                                   (disks_.partial(head_.state.step) / name).string(), time.count()));
   }
 }
 

@@ -43,57 +43,59 @@ std::string describe_samples(const Mixture& data, int64_t first, int64_t count) 
   return text;
 }
 
-std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data, int64_t num_samples,
-                                       const Evaluation* evaluation) {
+std::vector<Notice> describe_data(const Recipe& recipe, const Mixture& data, int64_t num_samples,
+                                  const Evaluation* evaluation) {
   const int64_t length = recipe.train.sequence_length;
   const std::vector<int64_t> counts = data.counts(num_samples);
-  std::vector<std::string> lines;
+  std::vector<Notice> lines;
+  const auto warn = [&](std::string line) {
+    if (!line.empty()) lines.push_back({std::move(line), true});
+  };
   for (size_t i = 0; i < counts.size(); ++i) {
     const Dataset& source = data.sources()[i];
     const double samples = static_cast<double>(counts[i]);
     const std::string share =
         counts.size() == 1 ? ""
                            : fmt::format(", {:.1f} % of the run", 100 * samples / static_cast<double>(num_samples));
-    lines.push_back(fmt::format("data: {}: {}, {}, {:.2f} epochs{}", source.path().string(),
-                                counted(counts[i], "sample"), counted(counts[i] * length, "token"),
-                                samples / static_cast<double>(source.num_samples()), share));
+    lines.push_back({fmt::format("data: {}: {}, {}, {:.2f} epochs{}", source.path().string(),
+                                 counted(counts[i], "sample"), counted(counts[i] * length, "token"),
+                                 samples / static_cast<double>(source.num_samples()), share)});
   }
   for (size_t i = 0; i < counts.size(); ++i) {
     const MixedSource source = recipe.data.sources()[i];
     const std::string key = recipe.data.source_key(i);
-    for (const std::string& warning : {dtype_warning(source, key), layout_warning(source, length, key)}) {
-      if (!warning.empty()) lines.push_back(warning);
+    for (const Wording& warning : {dtype_warning(source, key), layout_warning(source, length, key)}) {
+      warn(warning.text());
     }
   }
-  for (std::string& line : sidecar_lines(recipe, tokenizer_of(recipe))) lines.push_back(std::move(line));
+  for (Notice& line : sidecar_lines(recipe, tokenizer_of(recipe))) lines.push_back(std::move(line));
   const int64_t positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
-    lines.push_back(fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}",
-                                length, positions));
+    warn(fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}", length,
+                     positions));
   }
   const std::filesystem::path& tokenizer = recipe.data.tokenizer;
   std::error_code unreadable;
   if (!tokenizer.empty() && tokenizer != "bytes" && !std::filesystem::exists(tokenizer, unreadable)) {
-    lines.push_back(
-        fmt::format("warning: data.tokenizer: there is no {}: generate will need --tokenizer", tokenizer.string()));
+    warn(fmt::format("warning: data.tokenizer: there is no {}: generate will need --tokenizer", tokenizer.string()));
   }
   if (evaluation == nullptr) return lines;
-  for (const std::string& warning :
+  for (const Wording& warning :
        {dtype_warning(recipe.evaluate, "evaluate"), layout_warning(recipe.evaluate, length, "evaluate")}) {
-    if (!warning.empty()) lines.push_back(warning);
+    warn(warning.text());
   }
   const int64_t every = recipe.evaluate.every;
-  lines.push_back(fmt::format("held out: {}: {}, {}, after {}", recipe.evaluate.tokens.string(),
-                              counted(evaluation->num_samples(), "sample"),
-                              counted(evaluation->num_samples() * length, "token"),
-                              every == 1  ? "every step"
-                              : every > 1 ? "every " + counted(every, "step") + " and the last"
-                                          : "the last step"));
+  lines.push_back(
+      {fmt::format("held out: {}: {}, {}, after {}", recipe.evaluate.tokens.string(),
+                   counted(evaluation->num_samples(), "sample"), counted(evaluation->num_samples() * length, "token"),
+                   every == 1  ? "every step"
+                   : every > 1 ? "every " + counted(every, "step") + " and the last"
+                               : "the last step")});
   for (size_t i = 0; i < counts.size(); ++i) {
     std::error_code ignored;
     if (!std::filesystem::equivalent(data.sources()[i].path(), recipe.evaluate.tokens, ignored)) continue;
-    lines.push_back(fmt::format("warning: evaluate.tokens and {}.tokens are the same file: nothing of it is held out",
-                                recipe.data.source_key(i)));
+    warn(fmt::format("warning: evaluate.tokens and {}.tokens are the same file: nothing of it is held out",
+                     recipe.data.source_key(i)));
     break;
   }
   return lines;

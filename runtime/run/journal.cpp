@@ -68,10 +68,10 @@ Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<st
     take_over_log(*directory_);
     open_log(directory_->log());
   } catch (const std::exception& error) {
-    say("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());
+    warn("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());
   }
   if (recipe.train.tensorboard) tensorboard_.emplace(directory_->tensorboard(), first_step_);
-  if (!directory_->warning().empty()) say(directory_->warning());
+  if (!directory_->warning().empty()) warn(directory_->warning());
 }
 
 void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const {
@@ -116,7 +116,9 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
 }
 
 void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const {
-  for (const std::string& line : describe_data(recipe_, data, num_samples, evaluation)) spdlog::info(line);
+  for (const Notice& notice : describe_data(recipe_, data, num_samples, evaluation)) {
+    notice.is_warning ? warn(notice.line) : say(notice.line);
+  }
 }
 
 void Journal::announce(const Resumed& resumed) const {
@@ -126,8 +128,11 @@ void Journal::announce(const Resumed& resumed) const {
   } else {
     spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
   }
-  keep(append_event(ResumedFrom{resumed.state.step, in_run(resumed.folder), resumed.seconds, resumed.changes}));
-  for (const std::string& change : resumed.changes) say((change.starts_with("warning: ") ? "" : "  ") + change);
+  std::vector<std::string> changes = resumed.changes;
+  if (!resumed.warning.empty()) changes.push_back(resumed.warning);
+  keep(append_event(ResumedFrom{resumed.state.step, in_run(resumed.folder), resumed.seconds, std::move(changes)}));
+  for (const std::string& change : resumed.changes) say("  " + change);
+  if (!resumed.warning.empty()) warn(resumed.warning);
   if (const std::string aside = describe_set_aside(resumed.set_aside); !aside.empty()) say(aside);
   if (!metrics_.missing().empty()) {
     spdlog::warn("warning: metrics.jsonl has no lines of {}: these lines were lost", metrics_.missing());
@@ -184,7 +189,7 @@ void Journal::end(const std::string& how) {
 void Journal::keep(const std::string& problem) const {
   if (problem.empty()) return;
   const std::filesystem::path file = RunDirectory::events_of(directory_->folder());
-  say("warning: cannot write " + file.string() + ": " + problem + ": it lacks an event of this run");
+  warn("warning: cannot write " + file.string() + ": " + problem + ": it lacks an event of this run");
 }
 
 void Journal::sync() {
@@ -194,7 +199,11 @@ void Journal::sync() {
 }
 
 void Journal::say(const std::string& line) const {
-  spdlog::log(line.starts_with("warning: ") ? spdlog::level::warn : spdlog::level::info, line);
+  spdlog::info(line);
+}
+
+void Journal::warn(const std::string& line) const {
+  spdlog::warn(line);
 }
 
 }  // namespace meshtrain

@@ -52,6 +52,8 @@ class Journal {
   /// Closes the files. Call after the last step. Throws std::runtime_error.
   void finish();
   void say(const std::string& line) const;
+  /// Prints a line that begins with "warning: ", as such.
+  void warn(const std::string& line) const;
   /// Returns the name of each rank's host.
   const std::vector<std::string>& hosts() const { return hosts_; }
   /// Accounts in goodput.jsonl for the time since the last call, or since the last recorded step.

@@ -95,8 +95,9 @@ std::string disk_line(const Recipe& recipe, const RunPlan& plan, const fs::path&
   const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
   const bool writes = recipe.checkpoint.every > 0;
   if (writes && each > free) {
-    throw InputError("checkpoint.every: a checkpoint takes " + size_text(each) + ", and the disk of " +
-                     existing.string() + " has " + size_text(free) + " free: choose another --run-dir");
+    throw InputError("checkpoint.every", "a checkpoint takes " + size_text(each) + ", and the disk of " +
+                                             existing.string() + " has " + size_text(free) +
+                                             " free: choose another --run-dir");
   }
   std::string line = (writes ? counted(count, "checkpoint") : std::string("a checkpoint, should the run be stopped,")) +
                      " of " + size_text(each) + (count > 1 ? ", together " + size_text(each * count) : "") +
@@ -169,8 +170,8 @@ void check_export(const Recipe& recipe, const fs::path& run) {
   const ExportFolder target(recipe.train.export_folder);
   target.check();
   const auto refuse = [&](const std::string& what, const fs::path& taken) {
-    throw InputError("train.export: " + target.text() + " cannot be exported to: " + what + " " + taken.string() +
-                     " takes that place: name a folder elsewhere");
+    throw InputError("train.export", target.text() + " cannot be exported to: " + what + " " + taken.string() +
+                                         " takes that place: name a folder elsewhere");
   };
   for (const fs::path& place : {target.folder(), target.partial()}) {
     if (is_within(run, place)) refuse("the run directory", run);
@@ -223,8 +224,8 @@ Outlook look_ahead(const Recipe& recipe, const RunPlan& plan, const fs::path& ru
     const fs::path& path = recipe.parallel.fsdp.offload.path;
     check_writable(path, "parallel.fsdp.offload.path:");
     if (!fs::is_directory(fs::absolute(path).parent_path(), ignored)) {
-      throw InputError("parallel.fsdp.offload.path: " + path.string() + " cannot be made: the folder " +
-                       fs::absolute(path).parent_path().string() + " does not exist");
+      throw InputError("parallel.fsdp.offload.path", path.string() + " cannot be made: the folder " +
+                                                         fs::absolute(path).parent_path().string() + " does not exist");
     }
   }
   return outlook;

@@ -141,9 +141,7 @@ Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_
   }
   const std::string schedule = changed_schedule(own, saved, num_steps);
   if (!schedule.empty()) changes.push_back(schedule);
-  const std::string moved = moved_schedule(own, saved);
-  if (!moved.empty()) changes.push_back(moved);
-  return {{saved.state, folder, std::move(changes)}, std::move(manifest)};
+  return {{saved.state, folder, std::move(changes), moved_schedule(own, saved)}, std::move(manifest)};
 } catch (const DamagedCheckpoint& error) {
   throw InputError(error.what() + advice(folder));
 }

@@ -82,7 +82,7 @@ void Session::predict() try {
 } catch (const InputError&) {
   // The trainer, which is constructed next, throws it too.
 } catch (const std::exception& error) {
-  print_error_line("warning: there is no plan for this run: " + message_of(error));
+  print_warning_line("there is no plan for this run: " + message_of(error));
 }
 
 PlanRequest Session::measure_memory() const {
@@ -105,9 +105,9 @@ void Session::warn_of_memory() const try {
                                      : forecast_rank(plan_, memory_request_.hosts, mesh_.rank()).memory().total();
   if (memory_request_.has_room_for(needed)) return;
   const std::string less = less_memory(recipe_, plan_.layout, memory_request_);
-  print_error_line("warning: a step needs " + size_text(needed) + " on a rank, which has " +
-                   size_text(*memory_request_.memory - memory_request_.runtime_bytes()) + " free" +
-                   (less.empty() ? "" : ": " + less));
+  print_warning_line("a step needs " + size_text(needed) + " on a rank, which has " +
+                     size_text(*memory_request_.memory - memory_request_.runtime_bytes()) + " free" +
+                     (less.empty() ? "" : ": " + less));
 } catch (const std::exception&) {  // predict() or the trainer, which is constructed next, says why there is no plan
 }
 
@@ -173,7 +173,7 @@ void Session::announce() {
     if (!computing_.fallback.empty()) say(computing_.fallback);
     journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
     if (prediction_) say(prediction_->text());
-    for (const std::string& line : weight_warnings_) say(line);
+    for (const std::string& line : weight_warnings_) journal_->warn(line);
     journal_->announce(*data_, samples_of_run(recipe_.train, resumed_.state), evaluation_.get());
     if (resumes_) {
       journal_->announce(resumed_);
@@ -200,8 +200,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
                       plan_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
-                      mesh_.world().coordinate_text() + " on " + host_name(), computing_.device,
-                      [](const std::string& line) { print_error_line("warning: " + line); });
+                      mesh_.world().coordinate_text() + " on " + host_name(), computing_.device, print_warning_line);
   const Running running{recipe_,        mesh_,        *data_, evaluation_.get(), *trainer_, *checkpoints_,    *batches_,
                         journal_.get(), stop_request, start,  computing_.peak,   profile,   prediction_.get()};
   const RunEnd end = TrainingLoop(running, state).run();
@@ -215,7 +214,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
 } catch (const AgreedError&) {
   throw;
 } catch (const std::exception& error) {  // an error of this rank alone, of any type
-  throw std::runtime_error(mesh_.world().coordinate_text() + ": " + message_of(error));
+  throw OfRank<std::runtime_error>(mesh_.world().coordinate_text() + ": " + message_of(error));
 }
 
 void Session::export_weights() try {

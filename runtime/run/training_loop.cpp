@@ -190,7 +190,7 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
       run_.prediction->write();
     }
   }
-  if (const std::string line = stragglers_.note(ranks); !line.empty()) say("warning: " + line);
+  if (const std::string line = stragglers_.note(ranks); !line.empty()) warn("warning: " + line);
   return has_ended;
 }
 
@@ -218,7 +218,7 @@ void TrainingLoop::save_for_export() try {
   save();
   report(run_.checkpoints.finish());
 } catch (const AgreedError& error) {
-  say(std::string("warning: ") + error.what());
+  warn(std::string("warning: ") + error.what());
 }
 
 void TrainingLoop::report(const std::optional<WrittenCheckpoint>& written) {
@@ -228,6 +228,10 @@ void TrainingLoop::report(const std::optional<WrittenCheckpoint>& written) {
 
 void TrainingLoop::say(const std::string& line) const {
   if (run_.journal) run_.journal->say(line);
+}
+
+void TrainingLoop::warn(const std::string& line) const {
+  if (run_.journal) run_.journal->warn(line);
 }
 
 std::string TrainingLoop::location() const {

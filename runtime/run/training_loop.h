@@ -90,6 +90,7 @@ class TrainingLoop {
   /// Returns the signal that has asked this rank to stop; 0 for train.time_limit, -1 when another rank was asked.
   int stop_signal() const;
   void say(const std::string& line) const;
+  void warn(const std::string& line) const;
 
   Running run_;
   TrainingState state_;

@@ -16,6 +16,17 @@ std::string& file_of_lines() {
   return *file;
 }
 
+void print(const char* before, const char* level, const std::string& line) {
+  std::fprintf(stderr, "meshtrain: %s%s\n", before, line.c_str());
+  const std::string file = [] {
+    const std::lock_guard lock(file_mutex);
+    return file_of_lines();
+  }();
+  if (file.empty()) return;
+  // A file that is not on this host, or gone, has no such line: stderr has it.
+  append_late(file, log_line(level, line), /*makes=*/false);
+}
+
 }  // namespace
 
 void keep_error_lines_in(std::filesystem::path file) {
@@ -24,14 +35,11 @@ void keep_error_lines_in(std::filesystem::path file) {
 }
 
 void print_error_line(const std::string& line) {
-  std::fprintf(stderr, "meshtrain: %s\n", line.c_str());
-  const std::string file = [] {
-    const std::lock_guard lock(file_mutex);
-    return file_of_lines();
-  }();
-  if (file.empty()) return;
-  // A file that is not on this host, or gone, has no such line: stderr has it.
-  append_late(file, log_line(line.starts_with("warning: ") ? "warning" : "error", line), /*makes=*/false);
+  print("", "error", line);
+}
+
+void print_warning_line(const std::string& text) {
+  print("warning: ", "warning", text);
 }
 
 }  // namespace meshtrain

@@ -42,8 +42,9 @@ int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>
   const std::string fitting = common > 1
                                   ? ": " + std::to_string(common) + ", the largest whose copies have one host each"
                                   : "; some copies will then lie on several hosts";
-  throw InputError("parallel.fsdp: hybrid_shard cuts over the ranks of a host, " + std::string(together ? "" : "but ") +
-                   problem + ", or set parallel.fsdp.shard_size" + fitting);
+  throw InputError("parallel.fsdp", "hybrid_shard cuts over the ranks of a host, " +
+                                        std::string(together ? "" : "but ") + problem +
+                                        ", or set parallel.fsdp.shard_size" + fitting);
 }
 
 }  // namespace

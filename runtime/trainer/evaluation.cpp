@@ -17,12 +17,13 @@ Evaluation::Evaluation(const EvaluationOptions& options, const TrainerOptions& t
       num_samples_(options.samples.value_or(dataset_.num_samples())) {
   if (num_samples_ <= dataset_.num_samples()) {
     if (dataset_.has_counted_label(num_samples_)) return;
-    throw InputError("evaluate.tokens: no label of the held-out samples of " + options_.tokens.string() +
-                     " counts: evaluate.ignore_id, evaluate.loss_mask or evaluate.boundary_labels ignores every one");
+    throw InputError("evaluate.tokens", "no label of the held-out samples of " + options_.tokens.string() +
+                                            " counts: " + Key{"evaluate.ignore_id"} + ", " + Key{"evaluate.loss_mask"} +
+                                            " or " + Key{"evaluate.boundary_labels"} + " ignores every one");
   }
-  throw InputError("evaluate.samples: " + std::to_string(num_samples_) + " are requested, but " +
-                   options_.tokens.string() + " has " + std::to_string(dataset_.num_samples()) +
-                   ": request fewer, or leave the key out to use all");
+  throw InputError("evaluate.samples", std::to_string(num_samples_) + " are requested, but " +
+                                           options_.tokens.string() + " has " + std::to_string(dataset_.num_samples()) +
+                                           ": request fewer, or leave the key out to use all");
 }
 
 bool Evaluation::is_due(int64_t step) const {

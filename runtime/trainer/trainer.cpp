@@ -46,7 +46,7 @@ Trainer::Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Devi
   model_ = parallelize(options, std::move(over_ranks), mesh, device, first_values(options, resumes));
   sequences_.emplace(options, mesh, device);  // behind what ranks set up together: it may fail on one rank alone
   if (trainable_buffers(fsdp().units()).empty()) {
-    throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
+    throw InputError("train.freeze", "every parameter is frozen: leave one of its patterns out");
   }
 
   trains_padding_ = options.shape.pad_token_id && !options.frozen_row;

@@ -182,9 +182,9 @@ class Verification {
       return trace_steps(*trainer, batches, recipe.optimizer.learning_rate, "mesh " + mesh.layout().describe());
     } catch (const AgreedError& error) {
       if (options_.skipped_sums.empty()) throw;
-      throw std::runtime_error(mesh.world().coordinate_text() + ": " + error.what());
+      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     } catch (const std::exception& error) {
-      throw std::runtime_error(mesh.world().coordinate_text() + ": " + error.what());
+      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
 
@@ -233,7 +233,7 @@ class Verification {
     try {
       return compare_with_reference(run_on(mesh, recipe), mesh);
     } catch (const AgreedError& error) {  // an error of this axis, which the other ranks do not know
-      throw std::runtime_error(mesh.world().coordinate_text() + ": " + error.what());
+      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
 

@@ -224,7 +224,7 @@ void Watch::look_for_stall() {
   if (!judges() && !stalls_.is_told()) return;
   const std::vector<RankSight> ranks = sights();
   const StallWatch::Decision decision = stalls_.look(ranks, *limits);
-  for (const std::string& line : decision.lines) print_error_line("warning: " + line);
+  for (const std::string& line : decision.lines) print_warning_line(line);
   if (decision.ended_after) append_stall_ended(static_cast<double>(*decision.ended_after) / 1e3);
   if (!decision.end.empty()) report_and_abort(meshtrain::failure_of(*decision.told, ranks, decision.end));
   if (decision.told) append_stalled(meshtrain::failure_of(*decision.told, ranks, decision.lines.back()));
@@ -376,9 +376,9 @@ void Watch::look_at_hosts() {
     if (caller_->is_refused()) {
       std::string tried;
       for (const std::string& address : caller_->invitation().addresses) tried += (tried.empty() ? "" : ", ") + address;
-      print_error_line("warning: " + std::string(name_) + " on " + sight_self(name_).host.data() +
-                       " cannot reach rank 0 over TCP (" + (tried.empty() ? "which has no network" : "tried " + tried) +
-                       "): the loss of its host would not be noticed");
+      print_warning_line(
+          std::string(name_) + " on " + sight_self(name_).host.data() + " cannot reach rank 0 over TCP (" +
+          (tried.empty() ? "which has no network" : "tried " + tried) + "): the loss of its host would not be noticed");
     }
   }
   for (auto& [rank, lost] : lost_) look_at(lost);

@@ -36,6 +36,20 @@ std::string without_items(const std::string& path) {
 
 }  // namespace
 
+std::string ForeignAnswer::here() const {
+  switch (kind) {
+    case Kind::Name:
+      return "; here it is " + text;
+    case Kind::Option:
+      return "; here it is an option: " + text;
+    case Kind::Sentence:
+      return "; here " + text;
+    case Kind::None:
+      break;
+  }
+  return "";
+}
+
 bool KnownKeys::has(const std::string& path, const std::string& key) const {
   return key.find('.') == std::string::npos && find(path.empty() ? key : path + "." + key) != nullptr;
 }
@@ -47,44 +61,41 @@ const KnownKey* KnownKeys::find(const std::string& path) const {
   return found == keys_.end() ? nullptr : &*found;
 }
 
-std::string KnownKeys::foreign_word(const std::string& path, const std::string& key) const {
+ForeignAnswer KnownKeys::foreign_word(const std::string& path, const std::string& key) const {
+  using Kind = ForeignAnswer::Kind;
   std::string name = lower_case(key);
   std::replace(name.begin(), name.end(), '-', '_');
-  const auto answer_to = [&](const std::string& word) -> std::string {
+  const auto answer_to = [&](const std::string& word) {
     const auto known = std::ranges::find(words_, word, &ForeignWord::word);
-    return known == words_.end() ? "" : known->here;
+    return known == words_.end() ? ForeignAnswer() : known->answer;
   };
-  if (path.empty()) {
-    const std::string answer = answer_to(name);
-    return answer.empty() ? "" : "; here " + answer;
-  }
-  std::vector<std::string> answers = {answer_to(without_items(path) + "." + name)};
-  const std::string it_is = "it is ", of_map = find(path) == nullptr ? answer_to(lower_case(path)) : "";
-  const KnownKey* map = of_map.starts_with(it_is) ? find(of_map.substr(it_is.size())) : nullptr;
+  if (path.empty()) return answer_to(name);
+  std::vector<ForeignAnswer> answers = {answer_to(without_items(path) + "." + name)};
+  const ForeignAnswer of_map = find(path) == nullptr ? answer_to(lower_case(path)) : ForeignAnswer();
+  const KnownKey* map = of_map.kind == Kind::Name ? find(of_map.text) : nullptr;
   if (map != nullptr) {  // "training", which is train
     const std::string here = map->path + "." + name;
-    if (find(here) != nullptr) answers.push_back(it_is + here);
+    if (find(here) != nullptr) answers.push_back({Kind::Name, here});
     answers.push_back(answer_to(here));
   }
   answers.push_back(answer_to(name));
-  for (const std::string& answer : answers) {
-    if (!answer.empty()) return "; here " + answer;
+  for (const ForeignAnswer& answer : answers) {
+    if (answer) return answer;
   }
-  return "";
+  return {};
 }
 
-std::string KnownKeys::foreign_value(const std::string& path, const std::string& value) const {
+ForeignAnswer KnownKeys::foreign_value(const std::string& path, const std::string& value) const {
   const std::string of_value = "=" + lower_case(value), key = without_items(path);
   for (const std::string& word : {key + of_value, key.substr(key.rfind('.') + 1) + of_value}) {
     const auto known = std::ranges::find(words_, word, &ForeignWord::word);
-    if (known != words_.end()) return "; here " + known->here;
+    if (known != words_.end()) return known->answer;
   }
   return foreign_word(path, value);
 }
 
 std::string KnownKeys::suggestion(const std::string& given_path, const std::string& key) const {
-  const std::string foreign = foreign_word(given_path, key);
-  if (!foreign.empty()) return foreign;
+  if (const ForeignAnswer foreign = foreign_word(given_path, key)) return foreign.here();
   const std::string path = without_items(given_path);
   std::vector<std::string> siblings, names;
   std::map<std::string, std::string> path_of_name;

@@ -18,11 +18,24 @@ struct KnownKey {
   std::string shorthand;  ///< of a map of keys: the key that a value in the place of the map is for; empty: none
 };
 
+/// The answer to a word of another system.
+struct ForeignAnswer {
+  enum class Kind { None, Name, Option, Sentence };
+
+  Kind kind = Kind::None;
+  std::string
+      text;  ///< Name: the key or the value of ours; Option: that of a command; Sentence: how one with "here" ends
+
+  explicit operator bool() const { return kind != Kind::None; }
+  /// Returns "; here it is optimizer.learning_rate"; an empty text without an answer.
+  std::string here() const;
+};
+
 /// A word that people know from other systems in the place of a key.
 struct ForeignWord {
   std::string
       word;  ///< "optimizer.lr", or "lr" in any map; "train.precision=bfloat16", or "dtype=int32"; in small letters
-  std::string here;  ///< how a sentence with "here" ends: "it is optimizer.learning_rate"
+  ForeignAnswer answer;
 };
 
 /// The keys that a map of YAML, and the maps in it, can have. A map is named by its path: "train"; an entry of a list
@@ -44,12 +57,11 @@ class KnownKeys {
   /// system, else `; did you mean "steps"?`: the nearest key of that map, or else the complete path of a key of that
   /// name, or near it, in another. Empty when there is none.
   std::string suggestion(const std::string& path, const std::string& key) const;
-  /// Returns `; here it is bf16_mixed` when `value` of the key at `path`, or a key in its map, is a word of another
-  /// system. Empty otherwise.
-  std::string foreign_value(const std::string& path, const std::string& value) const;
-  /// Returns only the first suggestion of suggestion(). `path` may be a map of another system, such as "training", that
-  /// stands for one of ours.
-  std::string foreign_word(const std::string& path, const std::string& key) const;
+  /// Returns the answer when `value` of the key at `path`, or a key in its map, is a word of another system.
+  ForeignAnswer foreign_value(const std::string& path, const std::string& value) const;
+  /// Returns the answer to a word of another system in the place of `key`. `path` may be a map of another system, such
+  /// as "training", that stands for one of ours.
+  ForeignAnswer foreign_word(const std::string& path, const std::string& key) const;
 
   /// Returns `path` itself, or the one key whose path ends with it when `path` begins with no known key:
   /// "activation_checkpointing" is train.activation_checkpointing.

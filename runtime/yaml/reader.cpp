@@ -131,13 +131,13 @@ void Reader::check_choice(const YamlLocation& location, const std::string& path,
   for (const std::string& choice : rule.choices) {
     if (word == choice) return;
   }
-  const std::string known = keys_->foreign_value(path, word);
+  const ForeignAnswer known = keys_->foreign_value(path, word);
   const auto longer = std::find_if(rule.choices.begin(), rule.choices.end(),
                                    [&](const std::string& choice) { return choice.starts_with(word + "_"); });
   const std::string meant = longer != rule.choices.end() ? *longer : nearest(word, rule.choices);
   fail_at(location, path,
           quoted(word) + " is not one of " + joined(rule.choices) +
-              (!known.empty()  ? known
+              (known           ? known.here()
                : meant.empty() ? ""
                                : "; did you mean \"" + meant + "\"?"));
 }

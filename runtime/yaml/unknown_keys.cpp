@@ -46,23 +46,23 @@ class Search {
   /// Answers for axes of other systems; the reader names the axes for other words.
   void visit_axes(const YamlValue& value, const std::string& path) {
     for (const YamlEntry& axis : value.entries) {
-      const std::string answer = keys_.has(path, axis.key) ? "" : keys_.foreign_word(path, axis.key);
-      if (!answer.empty()) add(axis, path + "." + axis.key, answer);
+      const ForeignAnswer answer = keys_.has(path, axis.key) ? ForeignAnswer() : keys_.foreign_word(path, axis.key);
+      if (answer) add(axis, path + "." + axis.key, answer.here());
     }
   }
 
   /// Answers for the keys of an outermost map that may be another system's, and for the map when one has no answer.
   void visit_unknown_map(const YamlEntry& map) {
-    const std::string answer = keys_.foreign_word("", map.key);
+    const ForeignAnswer answer = keys_.foreign_word("", map.key);
     const std::string suggestion = keys_.suggestion("", map.key);
     std::vector<UnknownKey> inner;
     bool all_answered = true;
     for (const YamlEntry& entry : map.value.entries) {
-      const std::string of_key = keys_.foreign_word(map.key, entry.key);
-      if (of_key.empty()) all_answered = false;
-      if (!of_key.empty()) inner.push_back({name_of(entry, map.key + "." + entry.key), of_key});
+      const ForeignAnswer of_key = keys_.foreign_word(map.key, entry.key);
+      if (!of_key) all_answered = false;
+      if (of_key) inner.push_back({name_of(entry, map.key + "." + entry.key), of_key.here()});
     }
-    const bool is_misspelt = answer.empty() && !suggestion.empty();
+    const bool is_misspelt = !answer && !suggestion.empty();
     if (is_misspelt || !all_answered) add(map, map.key, suggestion);
     if (!is_misspelt) found_.insert(found_.end(), inner.begin(), inner.end());
   }

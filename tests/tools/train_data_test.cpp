@@ -257,6 +257,10 @@ TEST_F(TrainData, AFileThatIsTrainedOnIsNotHeldOut) {
   EXPECT_EQ(said("held_out.bin"), 0);
   EXPECT_EQ(said("tokens.bin"), 1);
   EXPECT_EQ(said("linked.bin"), 1);
+  run(1, {"--set", "train.steps=1", "--set", "evaluate.tokens=" + path("tokens.bin").string()});
+  const std::string log = testing::content(run_dir / "console.log");
+  EXPECT_TRUE(has(log, " warning: evaluate.tokens and data.tokens are the same file")) << log;
+  EXPECT_FALSE(has(log, " info: warning: ")) << "a warning has its level\n" << log;
 }
 
 TEST_F(TrainData, HeldOutTokensAreCheckedBeforeTheStart) {

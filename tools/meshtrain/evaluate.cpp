@@ -44,52 +44,40 @@ struct EvaluateArguments {
   bool json_lines = false;
 };
 
+/// The options of this command for keys of an evaluation's recipe, as messages name them.
+const KeyNames kOptionNames = {{"evaluate.tokens", "--tokens"},
+                               {"evaluate.dtype", "--dtype"},
+                               {"data.dtype", "--dtype"},
+                               {"evaluate.layout", "--layout"},
+                               {"evaluate.ignore_id", "--ignore-id"},
+                               {"evaluate.loss_mask", "--loss-mask"},
+                               {"evaluate.documents", "--documents"},
+                               {"evaluate.boundary_labels", "--boundary-labels"},
+                               {"evaluate.samples", "--samples"},
+                               {"train.sequence_length", "--sequence-length"},
+                               {"train.micro_batch", "--micro-batch"}};
+
 EvaluationRequest request_of(const EvaluateArguments& arguments) {
   EvaluationRequest request;
-  const auto take = [&](const char* option, const char* key, const std::optional<std::string>& value) {
-    if (value) request.options.push_back({option, key, value});
+  const auto take = [&](const char* key, const std::optional<std::string>& value) {
+    if (value) request.options.push_back({kOptionNames.at(key), key, value});
   };
-  take("--tokens", "evaluate.tokens", arguments.tokens);
-  take("--dtype", "evaluate.dtype", arguments.dtype);
-  take("--layout", "evaluate.layout", arguments.layout);
-  take("--ignore-id", "evaluate.ignore_id", arguments.ignore_id);
-  take("--loss-mask", "evaluate.loss_mask", arguments.loss_mask);
+  take("evaluate.tokens", arguments.tokens);
+  take("evaluate.dtype", arguments.dtype);
+  take("evaluate.layout", arguments.layout);
+  take("evaluate.ignore_id", arguments.ignore_id);
+  take("evaluate.loss_mask", arguments.loss_mask);
   const bool is_word = arguments.documents == "none" || arguments.documents == "own";
-  if (!is_word) take("--documents", "evaluate.documents", arguments.documents);
+  if (!is_word) take("evaluate.documents", arguments.documents);
   request.documents = arguments.documents;
-  take("--boundary-labels", "evaluate.boundary_labels", arguments.boundary_labels);
-  take("--samples", "evaluate.samples", arguments.samples);
-  take("--sequence-length", "train.sequence_length", arguments.sequence_length);
-  take("--micro-batch", "train.micro_batch", arguments.micro_batch);
+  take("evaluate.boundary_labels", arguments.boundary_labels);
+  take("evaluate.samples", arguments.samples);
+  take("train.sequence_length", arguments.sequence_length);
+  take("train.micro_batch", arguments.micro_batch);
   request.other_tokens = arguments.tokens.has_value();
   request.precision = arguments.precision;
   request.device = arguments.device;
   return request;
-}
-
-/// Returns a text about the recipe of an evaluation with the options of this command in the place of its keys.
-std::string in_options(std::string text) {
-  const auto replace = [&](const std::string& from, const std::string& to) {
-    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-      text.replace(at, from.size(), to);
-  };
-  for (const auto& [key, option] : {std::pair("evaluate.tokens", "--tokens"),
-                                    {"evaluate.dtype", "--dtype"},
-                                    {"data.dtype", "--dtype"},
-                                    {"evaluate.layout", "--layout"},
-                                    {"evaluate.ignore_id", "--ignore-id"},
-                                    {"evaluate.loss_mask", "--loss-mask"},
-                                    {"evaluate.documents", "--documents"},
-                                    {"evaluate.boundary_labels", "--boundary-labels"},
-                                    {"evaluate.samples", "--samples"},
-                                    {"train.sequence_length", "--sequence-length"},
-                                    {"train.micro_batch", "--micro-batch"}}) {
-    for (const char* before : {"set ", "("}) {  // a setting, "set KEY: VALUE", and not a location
-      replace(std::string(before) + key + ": ", std::string(before) + option + " ");
-    }
-    replace(key, option);
-  }
-  return text;
 }
 
 /// Returns the checkpoints of the run in `path` that --checkpoints names: all, or those of its steps.
@@ -223,11 +211,11 @@ void warn(const EvaluateArguments& arguments, const Prepared& prepared, std::set
     if (said.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
   };
   const bool crosses = arguments.documents == "none";  // on purpose
-  for (const std::string& line :
+  for (const Wording& line :
        {dtype_warning(recipe.evaluate, "evaluate"),
         layout_warning(recipe.evaluate, recipe.train.sequence_length, "evaluate"),
         mask_warning(recipe.evaluate, "evaluate"), crosses ? "" : documents_warning(recipe.evaluate, "evaluate")}) {
-    if (!line.empty()) say_once(in_options(line));
+    if (!line.empty()) say_once(line.text(kOptionNames));
   }
   if (!prepared.tokenizer_warning.empty()) say_once(prepared.tokenizer_warning);
   // A run's recipe says whether attention stays inside documents.
@@ -284,7 +272,7 @@ Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, 
     std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe.evaluate, plan, /*last_step=*/0);
     return {std::move(source), std::move(recipe), std::move(plan), std::move(evaluation), std::move(tokenizer_warning)};
   } catch (const InputError& error) {
-    throw InputError(in_options(error.what()));
+    throw InputError(error.text(kOptionNames));
   }
 }
 

@@ -96,14 +96,13 @@ std::string foreign_option(const std::string& word) {
   const std::string complete = keys.complete(name);
   if (keys.find(complete) != nullptr) return "; here it is --set " + complete + "=VALUE";
   const size_t dot = name.rfind('.');
-  const std::string foreign = keys.foreign_word(dot == std::string::npos ? "" : name.substr(0, dot),
-                                                dot == std::string::npos ? name : name.substr(dot + 1));
-  const std::string it_is = "; here it is ", option = it_is + "an option: ", axis = it_is + "parallel.mesh.";
-  if (foreign.starts_with(option)) return it_is + foreign.substr(option.size());
-  if (foreign.starts_with(axis)) return it_is + foreign.substr(axis.size()) + " of --mesh, as in --mesh dp=2,tp=2,cp=2";
-  if (!foreign.starts_with(it_is)) return foreign;
-  const std::string key = foreign.substr(it_is.size());
-  return keys.find(key) == nullptr ? foreign : it_is + "--set " + key + "=VALUE";
+  const ForeignAnswer foreign = keys.foreign_word(dot == std::string::npos ? "" : name.substr(0, dot),
+                                                  dot == std::string::npos ? name : name.substr(dot + 1));
+  const std::string it_is = "; here it is ", mesh = "parallel.mesh.", &here = foreign.text;
+  if (foreign.kind == ForeignAnswer::Kind::Option) return it_is + here;
+  if (foreign.kind != ForeignAnswer::Kind::Name) return foreign.here();
+  if (here.starts_with(mesh)) return it_is + here.substr(mesh.size()) + " of --mesh, as in --mesh dp=2,tp=2,cp=2";
+  return keys.find(here) == nullptr ? foreign.here() : it_is + "--set " + here + "=VALUE";
 }
 
 }  // namespace meshtrain

@@ -94,7 +94,7 @@ void plan(const PlanArguments& arguments) {
     try {
       request.samples = std::make_shared<const PackedSamples>(recipe);
     } catch (const InputError& error) {
-      print_error_line("warning: samples are timed as one document each: " + std::string(error.what()));
+      print_warning_line("samples are timed as one document each: " + std::string(error.what()));
     }
   }
   if (request.memory && *request.memory <= request.runtime_bytes()) {

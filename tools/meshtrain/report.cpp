@@ -55,7 +55,7 @@ void keep_failure(const Failure& failure, int64_t rank) {
 Failure describe_failure(const std::exception& error, const std::string& place) {
   if (dynamic_cast<const InputError*>(&error) != nullptr) return {one_message(error.what()), 2};
   const std::string what = one_message(message_of(error));
-  const bool says_where = place.empty() || what.rfind("rank ", 0) == 0;
+  const bool says_where = place.empty() || dynamic_cast<const NamesRank*>(&error) != nullptr;
   return {says_where ? what : place + ": " + what, 1};
 }
 

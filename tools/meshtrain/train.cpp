@@ -62,6 +62,7 @@ Beginning find_beginning(const Recipe& recipe, const MeshLayout& layout, const R
                                         : "goes on after step " + std::to_string(resumed.state.step) + ", from " +
                                               folder->string() + ", whose pieces were not read"};
   for (const std::string& change : resumed.changes) lines.push_back("  " + change);
+  if (!resumed.warning.empty()) lines.push_back(resumed.warning);
   std::vector<int64_t> later = checkpoints.steps();
   std::erase_if(later, [&](int64_t step) { return step <= resumed.state.step; });
   if (!later.empty()) lines.push_back(describe_set_aside(later));
@@ -139,8 +140,10 @@ int check(const TrainArguments& arguments) {
   if (!note.empty()) std::printf("%s\n", note.c_str());
   std::printf("%s: fits mesh %s; %s of %s\n", recipe.name.c_str(), layout.describe().c_str(),
               counted(data.num_samples(), "sample").c_str(), counted(recipe.train.sequence_length, "token").c_str());
-  std::vector<std::string> lines =
-      describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
+  std::vector<std::string> lines;
+  for (Notice& notice : describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get())) {
+    lines.push_back(std::move(notice.line));
+  }
   lines.insert(lines.end(), warnings.begin(), warnings.end());
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
   lines.insert(lines.end(), ahead.lines.begin(), ahead.lines.end());

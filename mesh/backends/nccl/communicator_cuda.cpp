@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "mesh/cuda/device_graph_cuda.h"
+#include "mesh/error.h"
 
 // CUDA 13 has had no older one.
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "symmetric windows need NCCL 2.27");
@@ -167,7 +168,7 @@ std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int
   const bool captured = cuda::is_captured(current);
   const bool reduces = collective.kind == Kind::AllReduce || collective.kind == Kind::ReduceScatter;
   if (reduces && collective.output.scalar_type() == at::kBool && collective.reduce == Reduce::Sum) {
-    throw std::invalid_argument(operation->text + ": truth values have no sum");
+    throw OfRank<std::invalid_argument>(operation->text + ": truth values have no sum");
   }
   const std::lock_guard one(calls_);
   job_->check();

@@ -25,6 +25,16 @@ using testing::ScratchFolder;
 using testing::write_file;
 using testing::write_ids;
 
+/// Returns sidecar_lines(), of which those that begin with "warning: " are warnings.
+std::vector<std::string> lines_of(const Recipe& recipe, const std::string& tokenizer) {
+  std::vector<std::string> lines;
+  for (const Notice& notice : sidecar_lines(recipe, tokenizer)) {
+    EXPECT_EQ(notice.is_warning, notice.line.starts_with("warning: ")) << notice.line;
+    lines.push_back(notice.line);
+  }
+  return lines;
+}
+
 class CheckSidecars : public ::testing::Test {
  protected:
   CheckSidecars() {
@@ -123,13 +133,13 @@ TEST_F(CheckSidecars, TakesAnotherTokenizerWithAWarningWhereItHasTheSameIds) {
   write_sidecar(tokens_, sidecar_);
   EXPECT_EQ(with(other), "");
   recipe_.data.layout = "stream";
-  EXPECT_EQ(sidecar_lines(recipe_, other),
+  EXPECT_EQ(lines_of(recipe_, other),
             std::vector<std::string>{"warning: the run's tokenizer is " + other + ", but " + tokens_.string() +
                                      " was made with /models/mine, whose checksum was 00ff: set data.tokenizer to "
                                      "that one, or prepare the data again"});
   sidecar_.tokenizer_checksum = tokenizer_fingerprint(other);
   write_sidecar(tokens_, sidecar_);
-  EXPECT_TRUE(sidecar_lines(recipe_, other).empty());
+  EXPECT_TRUE(lines_of(recipe_, other).empty());
 }
 
 TEST_F(CheckSidecars, GiveTheLayoutThatARecipeDoesNotSet) {
@@ -139,14 +149,14 @@ TEST_F(CheckSidecars, GiveTheLayoutThatARecipeDoesNotSet) {
   EXPECT_EQ(recipe_.data.layout, "stream");
   EXPECT_EQ(recipe_.evaluate.layout, "stream");
   const std::string file = tokens_.string() + ".json";
-  EXPECT_EQ(sidecar_lines(recipe_, ""), (std::vector<std::string>{"data.layout: stream, as " + file + " says",
-                                                                  "evaluate.layout: stream, as " + file + " says"}));
+  EXPECT_EQ(lines_of(recipe_, ""), (std::vector<std::string>{"data.layout: stream, as " + file + " says",
+                                                             "evaluate.layout: stream, as " + file + " says"}));
   sets.locations["data.layout"] = "r.yaml:9:3: data.layout";
   take_layouts(sets);
   EXPECT_EQ(sets.data.layout, "records");
   EXPECT_EQ(sets.evaluate.layout, "records");
-  EXPECT_EQ(sidecar_lines(sets, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as records, but " +
-                                               file + " says stream: set data.layout: stream");
+  EXPECT_EQ(lines_of(sets, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as records, but " + file +
+                                          " says stream: set data.layout: stream");
   Recipe plain;
   plain.data.tokens = scratch_.path() / "plain.bin";
   write_ids<uint16_t>(plain.data.tokens, {1, 2, 3});
@@ -240,7 +250,7 @@ TEST_F(PackedRecipe, IsAsTheSidecarSays) {
   EXPECT_EQ(sidecar->sequence_length, 4);
   EXPECT_EQ(sidecar->samples, 2);
   EXPECT_EQ(refusal(), "");
-  EXPECT_TRUE(sidecar_lines(recipe_, "").empty());
+  EXPECT_TRUE(lines_of(recipe_, "").empty());
 }
 
 TEST_F(PackedRecipe, IsRefusedWhereItReadsOtherwise) {
@@ -273,12 +283,12 @@ TEST_F(PackedRecipe, IsNoStreamWithoutASidecarEither) {
 TEST_F(PackedRecipe, TakesTheLayoutOfTheSidecar) {
   recipe_.data.layout = recipe_.evaluate.layout = "stream";  // of files of Megatron
   const std::string file = tokens_.string() + ".json";
-  EXPECT_EQ(sidecar_lines(recipe_, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as stream, but " +
-                                                  file + " says records: set data.layout: records");
+  EXPECT_EQ(lines_of(recipe_, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as stream, but " +
+                                             file + " says records: set data.layout: records");
   take_layouts(recipe_);
   EXPECT_EQ(recipe_.data.layout, "records");
   EXPECT_EQ(recipe_.evaluate.layout, "records");
-  EXPECT_EQ(sidecar_lines(recipe_, "").at(0), "data.layout: records, as " + file + " says");
+  EXPECT_EQ(lines_of(recipe_, "").at(0), "data.layout: records, as " + file + " says");
 }
 
 TEST_F(PackedRecipe, IsWarnedAboutFilesThatItDoesNotUse) {
@@ -288,7 +298,7 @@ TEST_F(PackedRecipe, IsWarnedAboutFilesThatItDoesNotUse) {
       source->loss_mask = mask ? mask_ : std::filesystem::path();
       source->documents = index ? std::optional(kDocumentsOfIndex) : std::nullopt;
     }
-    return sidecar_lines(recipe_, "");
+    return lines_of(recipe_, "");
   };
   const auto mask = [&](const std::string& key) {
     return "warning: " + key + ".loss_mask: every label of " + tokens_.string() + " counts, but " + mask_.string() +
@@ -384,7 +394,7 @@ TEST(OtherDtype, Int64IsNotAdvised) {
                                      {"uint32", "every second id is 0"},
                                      {"uint8", "its upper bytes are 0 or small"}}) {
     source.dtype = dtype;
-    EXPECT_EQ(dtype_warning(source, "data"),
+    EXPECT_EQ(dtype_warning(source, "data").text(),
               "warning: data.dtype: " + source.tokens.string() + " is read as " + dtype + ", but " + found +
                   ", as if it held int64, which is not read: write the ids as uint32 if it does");
   }
@@ -412,7 +422,7 @@ TEST(OtherDtype, IsWarnedAboutWithoutASidecar) {
   source.dtype = "uint16";
   write_ids<uint32_t>(source.tokens, std::vector<int64_t>(100, 7));
   EXPECT_EQ(
-      dtype_warning(source, "data"),
+      dtype_warning(source, "data").text(),
       "warning: data.dtype: " + source.tokens.string() +
           " is read as uint16, but every second id is 0 or small, as if it held uint32: set data.dtype: uint32 if "
           "it does");
@@ -420,7 +430,7 @@ TEST(OtherDtype, IsWarnedAboutWithoutASidecar) {
   sidecar.dtype = "uint16";
   sidecar.tokens = 200;
   write_sidecar(source.tokens, sidecar);
-  EXPECT_EQ(dtype_warning(source, "data"), "") << "its sidecar knows";
+  EXPECT_EQ(dtype_warning(source, "data").text(), "") << "its sidecar knows";
 }
 
 TEST(CheckLabels, RefusesAFileWithoutALabelThatCounts) {

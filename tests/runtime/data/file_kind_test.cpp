@@ -119,13 +119,13 @@ TEST_F(KindOfFile, IsRefusedOrWarnedAboutWithoutASidecar) {
   SourceOptions source;
   source.tokens = file_;
   source.dtype = "uint16";
-  EXPECT_EQ(dtype_warning(source, "data"),
+  EXPECT_EQ(dtype_warning(source, "data").text(),
             "warning: data.tokens: " + file_.string() +
                 " is read as uint16, but looks like text, not token ids: make tokens of it with meshtrain data prepare "
                 "--text " +
                 file_.string() + " if it is");
   source.dtype = "uint8";
-  EXPECT_EQ(dtype_warning(source, "data"), "");
+  EXPECT_EQ(dtype_warning(source, "data").text(), "");
   TokenSidecar sidecar;
   sidecar.dtype = "uint16";
   sidecar.tokens = static_cast<int64_t>(kLines.size() / 2);

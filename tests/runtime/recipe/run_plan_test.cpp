@@ -93,7 +93,8 @@ TEST(RunPlan, SettingsForCpusAloneAreNamed) {
   const auto named = [](const std::function<void(Recipe&)>& change) {
     Recipe recipe = recipe_of();
     change(recipe);
-    return resolve(recipe, mesh(2, 1, 1)).device.cpu_only;
+    const std::optional<Setting> setting = resolve(recipe, mesh(2, 1, 1)).device.cpu_only;
+    return setting ? Wording(*setting).text() : "";
   };
   EXPECT_EQ(named([](Recipe&) {}), "");
   EXPECT_EQ(named([](Recipe& recipe) { recipe.train.offload_activations = true; }), "train.offload_activations: true");

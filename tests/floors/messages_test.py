@@ -1,0 +1,68 @@
+"""No room decides by searching a message. Between rooms a fact is a value: an enum, a struct, a field of an error, a line of
+events.jsonl. A text that was written for people is printed and never read back."""
+import pathlib
+import re
+import unittest
+
+SOURCE = pathlib.Path(__file__).parent.parent.parent
+ROOMS = ("runtime/launch", "runtime/report", "runtime/run", "runtime/watch", "tools/meshtrain")
+SEARCH = re.compile(r"""(?:\.|->)(?:r?find|find_(?:first|last)_(?:not_)?of|starts_with|ends_with|substr)\(""")
+# Entries of maps, JSON objects, recorded collectives and known keys.
+LOOK_UP = re.compile(r"\b(?:activity|before|data|event|files|group|k[A-Z]\w+|keys|object|series_|sums)\.find\((?!')")
+
+# Files that take a text apart that is no message, and what it is.
+READ = {
+    "runtime/launch/threads.cpp": "a list of cores; digits of a number",
+    "runtime/report/chart.cpp": "digits of a number; characters of JSON",
+    "runtime/report/checkpoint_list.cpp": "names of folders",
+    "runtime/report/html.cpp": "characters",
+    "runtime/report/ledger.cpp": "goodput.jsonl, whose texts are cut",
+    "runtime/report/line_follower.cpp": "lines of a file",
+    "runtime/report/log_warnings.cpp": "time and level of a line of console.log",
+    "runtime/report/metrics_reader.cpp": "paths of keys in metrics.jsonl",
+    "runtime/report/page.cpp": "a title, which is cut",
+    "runtime/report/page_server.cpp": "the header Host",
+    "runtime/report/run_events.cpp": "events.jsonl, whose texts are cut",
+    "runtime/report/run_record.cpp": "paths of keys in the recipe",
+    "runtime/report/summary.cpp": "blanks at the end of a line of its own",
+    "runtime/run/resume.cpp": "keys of data files",
+    "runtime/run/run_files.cpp": "a text of its own format, which hosts exchange",
+    "runtime/watch/board.cpp": "/proc/PID/stat",
+    "runtime/watch/connection.cpp": "hexadecimal digits",
+    "runtime/watch/flight_files.cpp": "names of files",
+    "tools/meshtrain/data.cpp": "a separator; arguments",
+    "tools/meshtrain/evaluate.cpp": "the steps of --checkpoints",
+    "tools/meshtrain/foreign_options.cpp": "names of options and keys",
+    "tools/meshtrain/generate_request.cpp": "the end of a prompt",
+    "tools/meshtrain/main.cpp": "arguments",
+    "tools/meshtrain/recipe_arguments.cpp": "a value of --set",
+    "tools/meshtrain/verify.cpp": "the value of an option",
+}
+
+
+def searches(text):
+    """Returns the lines that search a text."""
+    return [line.strip() for line in text.splitlines() if SEARCH.search(LOOK_UP.sub("", line.split("//")[0]))]
+
+
+class Messages(unittest.TestCase):
+    def test_are_not_searched(self):
+        found = {path.relative_to(SOURCE).as_posix(): lines for room in ROOMS for path in (SOURCE / room).rglob("*")
+                 if path.suffix in (".h", ".cpp") and (lines := searches(path.read_text()))}
+        for file, lines in found.items():
+            self.assertTrue(file in READ, f"{file} searches a text: {lines}. If other code wrote it for people, pass a "
+                                          "value; if it is no message, say in this test what it is")
+        self.assertEqual(READ.keys() - found.keys(), set(), "these files search no text: take them off the list")
+
+    def test_a_search_is_seen(self):
+        for line in ('if (error.what().find("the reading of") == 0)', "if (what.rfind(\"rank \", 0) == 0)",
+                     'if (line.starts_with("warning: "))', 'text.substr(0, text.find(": "))',
+                     'message->find_first_of(": ")'):
+            self.assertEqual(searches(line), [line])
+        for line in ('const auto found = object.find("seconds");', "std::find(steps.begin(), steps.end(), step)",
+                     "keys.find(here) != nullptr", "// text.find(it)"):
+            self.assertEqual(searches(line), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
