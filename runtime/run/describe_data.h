@@ -5,6 +5,7 @@
 
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/data/mixture.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/notice.h"
 #include "runtime/trainer/evaluation.h"
 
