@@ -67,7 +67,7 @@ class Connection {
   /// Returns false when `frame` cannot be sent now, or when the other end has not greeted yet. The rest of a frame for
   /// which the system has no room follows at the next call of send() or receive().
   bool send(const Frame& frame);
-  /// Sends `farewell`, after what is left of an earlier frame, and nothing afterwards.
+  /// Sends `farewell` after the unsent bytes of earlier frames, and nothing afterwards.
   void leave(const Frame& farewell);
   void close() { socket_.reset(); }
 
@@ -89,9 +89,9 @@ class Connection {
   using Nonce = std::array<unsigned char, 16>;
 
   bool may_send() const;
-  /// Seals a frame and puts it after what is left of an earlier one.
+  /// Seals a frame and appends it to the unsent bytes.
   void add(const Frame& frame);
-  /// Sends what is left. Returns true when nothing is.
+  /// Sends the unsent bytes. Returns true when none are left.
   bool send_rest();
   /// Reads the part of `into` that has arrived. Returns true when it is complete.
   bool receive(void* into, size_t bytes);
