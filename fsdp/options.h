@@ -24,8 +24,8 @@ struct FsdpOptions {
   Group remaining;  ///< ranks over which the reduced shards of gradients remain to be summed
   Group remaining_partial;  ///< the same for gradients that are partial over an axis (Parameter::partial_over): with
                             ///< the ranks of that axis
-  Group summed_over;  ///< ranks of shards, replicas and remaining together: those of a host keep gradients in
-                      ///< windows that they share. One rank: those of shards, or of replicas
+  Group summed_over;        ///< ranks of shards, replicas and remaining together: those of a host keep gradients in
+                            ///< windows that they share. One rank: those of shards, or of replicas
   bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
   bool accumulate_unsharded = false;  ///< ShardGradOp, FullShard: adds up whole gradients of a step's micro-batches
                                       ///< and reduces them once, at the cost of their memory

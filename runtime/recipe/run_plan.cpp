@@ -6,6 +6,7 @@
 #include "runtime/recipe/context.h"
 #include "runtime/recipe/sharding.h"
 #include "runtime/recipe/validate.h"
+#include "runtime/yaml/rule.h"
 #include "runtime/yaml/writer.h"
 
 namespace meshtrain {
@@ -14,26 +15,16 @@ namespace {
 const std::map<std::string, at::ScalarType> kDtypes = {{"fp64", at::kDouble},         {"fp32", at::kFloat},
                                                        {"fp16", at::kHalf},           {"bf16", at::kBFloat16},
                                                        {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
-const std::map<std::string, Recompute> kRecomputes = {
+const WordsOf<Recompute> kRecomputes = {
     {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};
-const std::map<std::string, Offload> kOffloads = {
-    {"none", Offload::None}, {"host", Offload::Host}, {"disk", Offload::Disk}};
-const std::map<std::string, DeviceRequest::Kind> kDevices = {
+const WordsOf<Offload> kOffloads = {{"none", Offload::None}, {"host", Offload::Host}, {"disk", Offload::Disk}};
+const WordsOf<DeviceRequest::Kind> kDevices = {
     {"auto", DeviceRequest::Kind::Auto}, {"cpu", DeviceRequest::Kind::Cpu}, {"cuda", DeviceRequest::Kind::Cuda}};
-const std::map<std::string, DeviceRequest::Transport> kTransports = {{"auto", DeviceRequest::Transport::Auto},
-                                                                     {"mpi", DeviceRequest::Transport::Mpi},
-                                                                     {"nccl", DeviceRequest::Transport::Nccl}};
-const std::map<std::string, NcclBuffers> kBuffers = {
+const WordsOf<DeviceRequest::Transport> kTransports = {{"auto", DeviceRequest::Transport::Auto},
+                                                       {"mpi", DeviceRequest::Transport::Mpi},
+                                                       {"nccl", DeviceRequest::Transport::Nccl}};
+const WordsOf<NcclBuffers> kBuffers = {
     {"off", NcclBuffers::Off}, {"registered", NcclBuffers::Registered}, {"symmetric", NcclBuffers::Symmetric}};
-
-/// Returns the word for `value` in a recipe.
-template <class T>
-std::string word_of(const std::map<std::string, T>& words, T value) {
-  for (const auto& [word, known] : words) {
-    if (known == value) return word;
-  }
-  return "";
-}
 
 at::ScalarType reduce_dtype_of(const Recipe& recipe) {
   const std::string &precision = recipe.train.precision, &asked = recipe.parallel.fsdp.reduce_dtype;
@@ -98,21 +89,21 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
           .precision = precision,
           .sequence_parallel = is_sequence_parallel(recipe, layout),
           .context = context_choice(recipe, layout),
-          .recomputation = {kRecomputes.at(checkpointing.mode), checkpointing.every},
+          .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every},
           .sharding = sharding,
           .unit_layers = parallel.fsdp.unit_layers,
           .fsdp = fsdp_of(parallel.fsdp),
-          .offload = kOffloads.at(parallel.fsdp.offload.to),
+          .offload = value_of(kOffloads, parallel.fsdp.offload.to),
           .offload_folder = parallel.fsdp.offload.path,
           .optimizer = recipe.optimizer,
           .clip_norm = recipe.train.clip_norm,
       },
       layout,
       {.kind = device_kind(recipe.device),
-       .transport = kTransports.at(parallel.backend),
+       .transport = value_of(kTransports, parallel.backend),
        .cpu_only = cpu_only(recipe),
        .allocator = recipe.train.cuda_allocator,
-       .nccl_buffers = kBuffers.at(parallel.nccl_user_buffers),
+       .nccl_buffers = value_of(kBuffers, parallel.nccl_user_buffers),
        .two_queues = gathers_beside_reductions(sharding.mode)},
   };
   if (!plan.optimizer.state_dtype) plan.optimizer.state_dtype = precision.mixed ? at::kFloat : precision.compute;
@@ -202,7 +193,7 @@ at::ScalarType dtype_of(const std::string& precision) {
 }
 
 DeviceRequest::Kind device_kind(const std::string& word) {
-  return kDevices.at(word);
+  return value_of(kDevices, word);
 }
 
 }  // namespace meshtrain

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 namespace meshtrain {
 namespace {
@@ -112,12 +113,19 @@ void Connection::greet() {
 }
 
 bool Connection::send(const Frame& frame) {
-  if (!socket_.is_open() || !is_greeted_ || !has_greeted_) return false;
-  if (!send_rest()) return false;
-  const Sealed sealed{seal(ours_, nonce_, their_nonce_, num_sent_++, frame), frame};
-  unsent_.assign(reinterpret_cast<const char*>(&sealed), sizeof sealed);
+  if (!may_send() || !send_rest()) return false;
+  add(frame);
   send_rest();
   return true;
+}
+
+bool Connection::may_send() const {
+  return socket_.is_open() && is_greeted_ && has_greeted_;
+}
+
+void Connection::add(const Frame& frame) {
+  const Sealed sealed{seal(ours_, nonce_, their_nonce_, num_sent_++, frame), frame};
+  unsent_.append(reinterpret_cast<const char*>(&sealed), sizeof sealed);
 }
 
 bool Connection::send_rest() {
@@ -126,8 +134,8 @@ bool Connection::send_rest() {
     if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) return false;
     unsent_.erase(0, static_cast<size_t>(sent));
-    if (leaves_ && unsent_.empty()) ::shutdown(number(), SHUT_WR);
   }
+  if (std::exchange(leaves_, false)) ::shutdown(number(), SHUT_WR);
   return true;
 }
 
@@ -142,8 +150,10 @@ uint64_t Connection::seal(const Secret& secret, const Nonce& of_sender, const No
 }
 
 void Connection::leave(const Frame& farewell) {
-  leaves_ = send(farewell);
-  if (leaves_ && unsent_.empty()) ::shutdown(number(), SHUT_WR);
+  if (!may_send()) return;
+  add(farewell);
+  leaves_ = true;
+  send_rest();
 }
 
 std::chrono::seconds silence_limit() {

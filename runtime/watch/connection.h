@@ -67,7 +67,7 @@ class Connection {
   /// Returns false when `frame` cannot be sent now, or when the other end has not greeted yet. The rest of a frame for
   /// which the system has no room follows at the next call of send() or receive().
   bool send(const Frame& frame);
-  /// Sends `farewell` and nothing afterwards.
+  /// Sends `farewell` after the unsent bytes of earlier frames, and nothing afterwards.
   void leave(const Frame& farewell);
   void close() { socket_.reset(); }
 
@@ -88,7 +88,10 @@ class Connection {
   };
   using Nonce = std::array<unsigned char, 16>;
 
-  /// Sends what is left of an earlier frame. Returns true when nothing is.
+  bool may_send() const;
+  /// Seals a frame and appends it to the unsent bytes.
+  void add(const Frame& frame);
+  /// Sends the unsent bytes. Returns true when none are left.
   bool send_rest();
   /// Reads the part of `into` that has arrived. Returns true when it is complete.
   bool receive(void* into, size_t bytes);
@@ -100,12 +103,13 @@ class Connection {
   Nonce nonce_{}, their_nonce_{};
   bool has_greeted_ = false, is_greeted_ = false;
   uint64_t num_sent_ = 0, num_received_ = 0;  // frames
-  std::string unsent_;                        // the rest of the last one
+  std::string unsent_;                        // the rest of the last ones
   Sealed incoming_;
   Frame last_;
   size_t received_ = 0;  // bytes of the nonce or frame that is being received
   bool known_ = false;
-  bool left_ = false, leaves_ = false;  // the other end, this end
+  bool left_ = false;    // the other end
+  bool leaves_ = false;  // this end closes its direction once everything is sent
   Loss loss_ = Loss::None;
 };
 

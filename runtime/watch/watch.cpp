@@ -220,6 +220,7 @@ void Watch::look_for_stall() {
   const Clock::time_point now = Clock::now();
   const std::optional<StallLimits> limits = StallGuard::current();
   if (now - judged_ < kJudgement || !limits || is_end_reported()) return;
+  if (!lost_.empty()) return;  // a host that does not answer explains every wait, and look_at() reports it
   judged_ = now;
   if (!judges() && !stalls_.is_told()) return;
   const std::vector<RankSight> ranks = sights();

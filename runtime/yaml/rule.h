@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -44,6 +45,15 @@ std::string word_of(const WordsOf<T>& words, const std::type_identity_t<T>& valu
     if (known == value) return word;
   }
   return "";
+}
+
+/// Returns the value for `word`, which must be one of `words`.
+template <class T>
+T value_of(const WordsOf<T>& words, const std::string& word) {
+  for (const auto& [known, value] : words) {
+    if (known == word) return value;
+  }
+  throw std::out_of_range("no value for the word " + word);
 }
 
 /// Visits the key of a value that is written as a word.

@@ -52,7 +52,8 @@ class Links : public ::testing::Test {
         if (rank_ + 1 < size_) works.push_back(down_[static_cast<size_t>(rank_)].send(sent));
         for (const Work& work : works) work.wait();
         EXPECT_TRUE(at::equal(sent, at::full({rows, 33}, rank_ + rows % 5, dtype)));
-        if (rank_ > 0) EXPECT_TRUE(at::equal(received, at::full({rows, 33}, rank_ - 1 + rows % 5, dtype)));
+        const int64_t expected = rank_ > 0 ? rank_ - 1 + rows % 5 : 0;
+        EXPECT_TRUE(at::equal(received, at::full({rows, 33}, expected, dtype)));
       }
     }
   }
@@ -149,7 +150,7 @@ TEST_F(Links, AMessageWaitsForNoCollectiveOfTheGroup) {
   if (rank_ == 0) collective = world().all_reduce(sum);
   collective.wait();
   EXPECT_TRUE(at::equal(sum, at::full({1 << 20}, size_, at::kFloat)));
-  if (rank_ <= 1) EXPECT_TRUE(at::equal(tensor, at::zeros({1 << 18})));
+  EXPECT_TRUE(at::equal(tensor, at::full({1 << 18}, rank_ <= 1 ? 0 : rank_, at::kFloat)));
 }
 
 TEST_F(Links, ShareNoMemoryOfTheHost) {

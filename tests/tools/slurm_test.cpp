@@ -67,7 +67,7 @@ TEST_F(SlurmScript, IsQueuedAgainShortlyBeforeItsTimeEndsAndGoesOn) {
     program.signal(SIGUSR1);
     const Clock::time_point signalled = Clock::now();
     const Ending ending = program.wait();
-    EXPECT_LT(Clock::now() - signalled, within(std::chrono::seconds(20))) << "the recipe's own limit is 300";
+    EXPECT_LT(Clock::now() - signalled, within(std::chrono::seconds(20))) << "the recipe's own limit is 120";
     EXPECT_EQ(ending.status, 75) << ending.err;
     EXPECT_EQ(asked_of("scontrol"), "requeue 7\n") << ending.out << ending.err;
     EXPECT_TRUE(has(ending.out, "train.sbatch: job 7, start 1: srun --mpi=pmix --cpus-per-task=3 ")) << ending.out;

@@ -22,7 +22,7 @@ TEST_F(StandStill, AStoppedRankIsNamedAndTheOthersGoOn) {
     wait_for_steps(20);
     const int process = process_of(rank);
     kill(process, SIGSTOP);
-    std::this_thread::sleep_for(seconds(5));
+    wait_until([&] { return has(content(run_dir / "console.log"), " holds up "); });
     kill(process, SIGCONT);
     const size_t steps = metrics().size();
     wait_for_steps(steps + 20);
@@ -32,7 +32,7 @@ TEST_F(StandStill, AStoppedRankIsNamedAndTheOthersGoOn) {
     const Words warnings = warnings_of(ending);
     ASSERT_GE(warnings.size(), 1) << ending.err;
     expect_match(warnings[0], "^" + name_of_rank(rank) +
-                                  R"( holds up 1 rank, for \d s in .*, number \d+ of group \w+: )" +
+                                  R"( holds up 1 rank, for \d+ s in .*, number \d+ of group \w+: )" +
                                   R"(its process is stopped, by a signal or a debugger; it was in [^;]*step \d+[^;]*; )"
                                   "its last collective was .*, number ");
     for (size_t i = 1; i < warnings.size(); ++i) EXPECT_TRUE(warnings[i].starts_with("the ranks go on")) << ending.err;
@@ -142,7 +142,7 @@ TEST_F(StandStill, EveryRankOfEveryMeshIsNamed) {
       wait_for_steps(static_cast<size_t>(10 + 7 * rank));
       const int process = process_of(rank);
       kill(process, SIGSTOP);
-      std::this_thread::sleep_for(seconds(7));
+      wait_until([&] { return has(content(run_dir / "console.log"), " holds up "); });
       kill(process, SIGCONT);
       const size_t steps = metrics().size();
       wait_for_steps(steps + 5);

@@ -29,7 +29,7 @@ train:
   sequence_length: 16
   global_batch: 4
   steps: 4
-  time_limit: 300
+  time_limit: 120
 optimizer:
   learning_rate: 1.0e-2
 )";

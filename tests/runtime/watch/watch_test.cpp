@@ -118,6 +118,19 @@ TEST(Connection, FramesThatTheSystemTakesInPartsArriveComplete) {
     return num_received == kFrames || receiver.is_closed();
   });
   EXPECT_EQ(num_received, kFrames);
+
+  while (sender.send(Frame{})) continue;  // until there is no room
+  Frame farewell;
+  farewell.kind = Frame::kLeaves;
+  sender.leave(farewell);
+  testing::wait_until([&] {
+    sender.receive();
+    receiver.receive();
+    return receiver.is_closed();
+  });
+  EXPECT_TRUE(receiver.is_closed());
+  EXPECT_EQ(receiver.last().kind, Frame::kLeaves);
+  EXPECT_EQ(receiver.loss(), Loss::None);
   EXPECT_GT(num_refused, 0) << "the system took every frame at once";
 }
 
