@@ -5,7 +5,7 @@
 
 #include "runtime/files/compressed_file.h"
 #include "runtime/files/file_reader.h"
-#include "runtime/yaml/value.h"
+#include "runtime/files/lower_case.h"
 
 namespace meshtrain {
 namespace {

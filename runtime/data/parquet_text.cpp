@@ -11,7 +11,7 @@
 #include "runtime/data/parquet/plugin.h"
 #include "runtime/files/content.h"
 #include "runtime/files/file_reader.h"
-#include "runtime/yaml/value.h"
+#include "runtime/files/lower_case.h"
 
 namespace meshtrain {
 namespace {

@@ -13,8 +13,8 @@
 #include "runtime/files/content.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
+#include "runtime/files/lower_case.h"
 #include "runtime/tokenizer/utf8.h"
-#include "runtime/yaml/value.h"
 
 namespace meshtrain {
 namespace {

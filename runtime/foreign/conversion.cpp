@@ -5,6 +5,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "runtime/files/lower_case.h"
 #include "runtime/yaml/flat_keys.h"
 #include "runtime/yaml/scalar_text.h"
 #include "runtime/yaml/suggest.h"

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/files/lower_case.h"
 #include "runtime/foreign/conversion.h"
 #include "runtime/foreign/foreign_config.h"
 #include "runtime/yaml/scalar_text.h"

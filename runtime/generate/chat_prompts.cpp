@@ -11,7 +11,7 @@
 #include "runtime/chat/unfinished.h"
 #include "runtime/data/json_lines.h"
 #include "runtime/files/compressed_file.h"
-#include "runtime/yaml/value.h"
+#include "runtime/files/lower_case.h"
 
 namespace meshtrain {
 namespace {

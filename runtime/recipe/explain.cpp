@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/files/lower_case.h"
 #include "runtime/recipe/load.h"
 #include "runtime/yaml/known_keys.h"
 #include "runtime/yaml/layers.h"
 #include "runtime/yaml/scalar_text.h"
 #include "runtime/yaml/suggest.h"
-#include "runtime/yaml/value.h"
 
 namespace meshtrain {
 namespace {

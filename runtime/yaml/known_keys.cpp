@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/files/lower_case.h"
 #include "runtime/yaml/suggest.h"
 #include "runtime/yaml/value.h"
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <set>
 
-#include "runtime/yaml/value.h"
+#include "runtime/files/lower_case.h"
 
 namespace meshtrain {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/yaml/value.h"
+#include "runtime/files/lower_case.h"
 
 namespace meshtrain {
 namespace {

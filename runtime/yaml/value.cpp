@@ -106,12 +106,6 @@ std::string quoted(const std::string& text) {
   return shown + "\"";
 }
 
-std::string lower_case(std::string text) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  std::transform(text.begin(), text.end(), text.begin(), lower);
-  return text;
-}
-
 bool has_control_characters(const std::string& text) {
   return std::any_of(text.begin(), text.end(), is_control);
 }

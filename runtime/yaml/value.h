@@ -66,9 +66,6 @@ void merge_yaml(YamlValue& base, YamlValue over);
 /// cut.
 std::string quoted(const std::string& text);
 
-/// Returns `text` with each capital of ASCII replaced by its small letter.
-std::string lower_case(std::string text);
-
 /// Returns true when `text` has characters that end a line or do not print. Keys and words must have none.
 bool has_control_characters(const std::string& text);
 
