@@ -205,7 +205,9 @@ TEST_F(RecipeWords, OfOtherSystemsLeadToKeysThatExist) {
       continue;
     }
     EXPECT_EQ(recipe_keys().find(word), nullptr) << word << " is a key";
-    if (is_name) EXPECT_NE(recipe_keys().find(answer.text), nullptr) << answer.text;
+    if (is_name) {
+      EXPECT_NE(recipe_keys().find(answer.text), nullptr) << answer.text;
+    }
   }
 }
 
