@@ -75,7 +75,7 @@ at::Tensor dense(const at::Tensor& matrix) {
 
 /// Computes out = beta out + a b for a [m, k] and b [k, n], of the dtype of `out`, in place; beta = 0 reads nothing.
 void multiply_in_place(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, int beta) {
-  const bool by_onednn = onednn_writes(out, a.size(1)) && onednn_adds_fastest();
+  const bool by_onednn = onednn_writes(out, a.size(1)) && onednn_multiplies_in_place();
   const at::Tensor left = by_onednn ? dense(a) : a, right = by_onednn ? dense(b) : b;
   if (by_onednn && !out.is_meta()) {
     multiply_by_onednn(out, left, right, static_cast<float>(beta));

@@ -6,19 +6,18 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "mesh/host_map.h"
 #include "mesh/size_text.h"
 #include "runtime/files/output_file.h"
 #include "runtime/plan/plan_text.h"
 
 namespace meshtrain {
 
-Prediction::Prediction(const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
+Prediction::Prediction(StepForecast step, const DeviceMesh& mesh, int64_t host_ranks,
                        std::function<DevicePeak()> device_peak, std::filesystem::path file)
     : mesh_(mesh),
-      host_ranks_(mesh.size() / HostMap::of(mesh.world()).num_hosts()),
+      host_ranks_(host_ranks),
       device_peak_(std::move(device_peak)),
-      step_(forecast_rank(plan, {host_ranks_, device_peak_ != nullptr}, mesh.rank(), machine)),
+      step_(std::move(step)),
       sent_(std::numeric_limits<int64_t>::max()),
       file_(std::move(file)) {
   if (!device_peak_) live_before_ = HostMemory::counted().live();

@@ -19,17 +19,14 @@ class Prediction {
  public:
   static constexpr int kSteps = 10;
 
-  /// Plans the rank's step, whose plan and truth go to `file`; memory of the host is counted from here on. Construct it
-  /// before the trainer. `machine`: for times; null: none. `device_peak`: of a GPU; null on a CPU. Throws what
-  /// forecast() throws.
-  Prediction(const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
-             std::function<DevicePeak()> device_peak, std::filesystem::path file);
+  /// Takes the forecast of the rank's step, whose plan and truth go to `file`; memory of the host is counted from here
+  /// on. Construct it before the trainer. `host_ranks`: ranks of a host. `device_peak`: of a GPU; null on a CPU.
+  Prediction(StepForecast step, const DeviceMesh& mesh, int64_t host_ranks, std::function<DevicePeak()> device_peak,
+             std::filesystem::path file);
 
   /// Counts the copy from which checkpoints are written, `bytes` of host memory from the first one on, `num_steps`
   /// steps from here.
   void count_copy(int64_t bytes, int64_t num_steps);
-  /// Returns the bytes that a step is planned to hold, without the copy.
-  int64_t step_memory() const { return step_.memory().total(); }
   /// Returns the plan in one line.
   std::string text() const;
   /// Takes a step's seconds. Returns a line with plan and truth after the tenth step of this start; else empty.

@@ -6,10 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <functional>
 #include <limits>
-#include <optional>
 
 #include "mesh/available_memory.h"
 #include "mesh/error.h"
@@ -18,8 +15,6 @@
 #include "runtime/files/glob.h"
 #include "runtime/hf/export_folder.h"
 #include "runtime/model/transformer.h"
-#include "runtime/plan/plan_text.h"
-#include "runtime/plan/planned_mesh.h"
 #include "runtime/plan/remedies.h"
 #include "runtime/recipe/exported_model.h"
 #include "runtime/run/run_directory.h"
@@ -86,75 +81,19 @@ int64_t num_checkpoints(const Recipe& recipe) {
   return std::min(all, checkpoint.keep_last + 1 + apart);  // one is removed after the next is there
 }
 
-std::string disk_line(const Recipe& recipe, const RunPlan& plan, const fs::path& folder) {
-  std::error_code error;
-  const fs::path existing = existing_part(folder);
-  const fs::space_info space = fs::space(existing, error);
-  if (error) return "";
-  const int64_t each = checkpoint_bytes(recipe, plan), count = num_checkpoints(recipe);
-  const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
-  const bool writes = recipe.checkpoint.every > 0;
-  if (writes && each > free) {
-    throw InputError("checkpoint.every", "a checkpoint takes " + size_text(each) + ", and the disk of " +
-                                             existing.string() + " has " + size_text(free) +
-                                             " free: choose another --run-dir");
+/// Returns the bytes of a checkpoint's tensors: weights as they are kept, and the optimizer's state.
+int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
+  const Transformer declared(recipe.model.shape, {}, at::TensorOptions(at::kMeta).dtype(plan.precision.compute));
+  const auto weight_bytes =
+      static_cast<int64_t>(c10::elementSize(plan.precision.mixed ? at::kFloat : plan.precision.compute));
+  const auto state_bytes = static_cast<int64_t>(c10::elementSize(*plan.optimizer.state_dtype));
+  int64_t bytes = 0;
+  for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
+    const int64_t count = c10::multiply_integers(parameter->global_shape);
+    const bool frozen = first_match(recipe.train.freeze, parameter->name).has_value();
+    bytes += count * (weight_bytes + (frozen ? 0 : state_bytes * state_elements(recipe.optimizer, *parameter)));
   }
-  std::string line = (writes ? counted(count, "checkpoint") : std::string("a checkpoint, should the run be stopped,")) +
-                     " of " + size_text(each) + (count > 1 ? ", together " + size_text(each * count) : "") +
-                     "; the disk of " + existing.string() + " has " + size_text(free) + " free";
-  if (!writes && recipe.train.export_folder.empty()) {
-    line += "; without checkpoint.every and train.export the weights are not kept at the end";
-  }
-  if (each > free / count)
-    line = "warning: " + line + (writes ? ": set checkpoint.keep_last, or another --run-dir" : "");
-  return line;
-}
-
-std::string gpu_memory_line(int64_t needed, const std::string& text, const PlanRequest& request,
-                            const std::function<std::string()>& advice) {
-  constexpr double kSurely = 1.1;  // of the forecast, beside which others' measurements lie within a tenth on average
-  if (!request.memory) return text + "; --machine says how much a GPU has";
-  const std::string compared = text + ", and the runtime " + size_text(request.runtime_bytes()) + " more, of " +
-                               size_text(*request.memory) + " of a GPU";
-  if (request.has_room_for(needed)) return compared;
-  if (static_cast<double>(needed + request.runtime_bytes()) <= kSurely * static_cast<double>(*request.memory)) {
-    return "warning: " + compared + advice();
-  }
-  throw InputError(compared + advice() + " (meshtrain plan compares meshes)");
-}
-
-std::string host_memory_line(int64_t needed, const std::string& text, int64_t ranks, int64_t here,
-                             const std::function<std::string()>& advice) {
-  if (here == std::numeric_limits<int64_t>::max()) return text;
-  const std::string compared =
-      text +
-      (ranks > 1 ? ", at most " + size_text(needed * ranks) + " on a host that has all " + counted(ranks, "rank")
-                 : "") +
-      "; this machine has " + size_text(here) + " free";
-  return needed > here / ranks ? "warning: " + compared + advice() : compared;
-}
-
-/// Forecasts a step, and returns a line that compares its memory with what there is.
-std::string memory_line(const Recipe& recipe, const RunPlan& plan, const PlanRequest& request,
-                        std::optional<RunForecast>& predicted) {
-  try {
-    predicted = forecast(plan, request.hosts, request.machine.get());
-  } catch (const InputError&) {
-    throw;
-  } catch (const std::exception& error) {
-    return std::string("memory was not predicted: ") + error.what();
-  }
-  const int64_t needed = predicted->step.memory().total();
-  const std::string text = "a step needs " + size_text(needed) + " on the fullest rank";
-  const int64_t here = std::min(available_host_memory(), available_address_space()), ranks = plan.layout.size();
-  PlanRequest known = request;
-  if (!request.hosts.gpus) known.memory = here / ranks;
-  const auto advice = [&] {
-    const std::string less = less_memory(recipe, plan.layout, known);
-    return less.empty() ? "" : ": " + less;
-  };
-  return request.hosts.gpus ? gpu_memory_line(needed, text, request, advice)
-                            : host_memory_line(needed, text, ranks, here, advice);
+  return bytes;
 }
 
 }  // namespace
@@ -185,50 +124,71 @@ void check_export(const Recipe& recipe, const fs::path& run) {
   check_carried(carried_over(recipe));
 }
 
-int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
-  const Transformer declared(recipe.model.shape, {}, at::TensorOptions(at::kMeta).dtype(plan.precision.compute));
-  const auto weight_bytes =
-      static_cast<int64_t>(c10::elementSize(plan.precision.mixed ? at::kFloat : plan.precision.compute));
-  const auto state_bytes = static_cast<int64_t>(c10::elementSize(*plan.optimizer.state_dtype));
-  int64_t bytes = 0;
-  for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
-    const int64_t count = c10::multiply_integers(parameter->global_shape);
-    const bool frozen = first_match(recipe.train.freeze, parameter->name).has_value();
-    bytes += count * (weight_bytes + (frozen ? 0 : state_bytes * state_elements(recipe.optimizer, *parameter)));
+Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFolder& checkpoints, int64_t done,
+                   int64_t num_hosts) {
+  std::error_code error;
+  const fs::path existing = existing_part(checkpoints.folder());
+  const fs::space_info space = fs::space(existing, error);
+  if (error || space.capacity == 0 || done >= recipe.train.steps) return {};  // 0: the file system does not tell
+  const int64_t each = checkpoint_bytes(recipe, plan),
+                kept = std::ranges::count_if(checkpoints.steps(), [&](int64_t step) { return step <= done; });
+  const int64_t count = std::max<int64_t>(num_checkpoints(recipe) - kept, 1);
+  const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
+  const bool writes = recipe.checkpoint.every > 0;
+  if (writes && each / num_hosts > free) {
+    throw InputError("checkpoint.every", "a checkpoint takes " + size_text(each) + ", and the disk of " +
+                                             existing.string() + " has " + size_text(free) +
+                                             " free: choose another --run-dir");
   }
-  return bytes;
+  std::string line = (writes ? counted(count, "checkpoint") : std::string("a checkpoint, should the run be stopped,")) +
+                     " of " + size_text(each) + (count > 1 ? ", together " + size_text(each * count) : "") +
+                     "; the disk of " + existing.string() + " has " + size_text(free) + " free";
+  if (!writes && recipe.train.export_folder.empty()) {
+    line += "; without checkpoint.every and train.export the weights are not kept at the end";
+  }
+  if (each <= free / count) return {line};
+  return {"warning: " + line + (writes ? ": set checkpoint.keep_last, or another --run-dir" : ""), true};
+}
+
+void check_offload(const Recipe& recipe, const RunPlan& plan) {
+  if (plan.offload != Offload::Disk) return;
+  const fs::path& path = recipe.parallel.fsdp.offload.path;
+  check_writable(path, "parallel.fsdp.offload.path:");
+  std::error_code ignored;
+  if (fs::is_directory(fs::absolute(path).parent_path(), ignored)) return;
+  throw InputError("parallel.fsdp.offload.path", path.string() + " cannot be made: the folder " +
+                                                     fs::absolute(path).parent_path().string() + " does not exist");
+}
+
+MemoryNotice memory_notice(const Recipe& recipe, const RunPlan& plan, PlanRequest request, int64_t needed,
+                           bool measured) {
+  constexpr double kSurely = 1.1;  // of the forecast, beside which others' measurements lie within a tenth on average
+  const int64_t here = std::min(available_host_memory(), available_address_space()), ranks = plan.layout.size();
+  const bool is_gpu = request.hosts.gpus && !measured;
+  std::string text = "a step needs " + size_text(needed) + (measured ? " on a rank" : " on the fullest rank");
+  if (measured && request.memory) {
+    text += ", which has " + size_text(*request.memory - request.runtime_bytes()) + " free";
+  } else if (is_gpu) {
+    text += !request.memory ? "; --machine says how much a GPU has"
+                            : ", and the runtime " + size_text(request.runtime_bytes()) + " more, of " +
+                                  size_text(*request.memory) + " of a GPU";
+  } else if (!measured && here != std::numeric_limits<int64_t>::max()) {
+    request.memory = here / ranks;
+    text += (ranks > 1 ? ", at most " + size_text(needed * ranks) + " on a host that has all " + counted(ranks, "rank")
+                       : "") +
+            "; this machine has " + size_text(here) + " free";
+  }
+  if (request.has_room_for(needed)) return {measured ? "" : text};
+  if (const std::string less = less_memory(recipe, plan.layout, request); !less.empty()) text += ": " + less;
+  const auto all = static_cast<double>(needed + request.runtime_bytes());
+  if (!is_gpu || all <= kSurely * static_cast<double>(*request.memory)) return {text, true};
+  throw InputError(text + " (meshtrain plan compares meshes)");
 }
 
 std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const PlanRequest& request) try {
   return memory_remedies(recipe, layout, request);
 } catch (const std::exception&) {  // there is no plan, or no memory for one
   return "";
-}
-
-Outlook look_ahead(const Recipe& recipe, const RunPlan& plan, const fs::path& run_directory,
-                   const std::shared_ptr<const Machine>& machine) {
-  Outlook outlook;
-  const auto add = [&](const std::string& line) {
-    if (!line.empty()) outlook.lines.push_back(line);
-  };
-  add(disk_line(recipe, plan, RunDirectory::checkpoints_of(run_directory)));
-  std::error_code ignored;
-  const bool gpus_here = fs::exists("/proc/driver/nvidia/version", ignored);
-  const int64_t ranks = plan.layout.size();
-  PlanRequest request = plan_request(recipe, ranks, 0, machine);
-  if (!machine && recipe.device == "auto") request.hosts.gpus = gpus_here;
-  outlook.basis = basis_text(request);
-  if (recipe.device == "cuda" && !gpus_here) add("warning: device: cuda, and this machine has no NVIDIA driver");
-  add(memory_line(recipe, plan, request, outlook.forecast));
-  if (plan.offload == Offload::Disk) {
-    const fs::path& path = recipe.parallel.fsdp.offload.path;
-    check_writable(path, "parallel.fsdp.offload.path:");
-    if (!fs::is_directory(fs::absolute(path).parent_path(), ignored)) {
-      throw InputError("parallel.fsdp.offload.path", path.string() + " cannot be made: the folder " +
-                                                         fs::absolute(path).parent_path().string() + " does not exist");
-    }
-  }
-  return outlook;
 }
 
 std::string not_checked(const Recipe& recipe, const RunPlan& plan) {

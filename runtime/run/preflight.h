@@ -2,15 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "runtime/plan/forecast.h"
-#include "runtime/plan/machine.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/plan/planned_mesh.h"
 #include "runtime/recipe/run_plan.h"
+#include "runtime/telemetry/notice.h"
 
 namespace meshtrain {
 
@@ -23,22 +20,27 @@ void check_run_directory(const std::filesystem::path& folder, bool resume);
 /// a file to carry over cannot be read. Does nothing without train.export.
 void check_export(const Recipe& recipe, const std::filesystem::path& run);
 
-/// Returns the bytes of a checkpoint's tensors: weights as they are kept, and the optimizer's state.
-int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan);
+/// Throws InputError when the folder of parallel.fsdp.offload.path, if shards are offloaded to disk, cannot be made.
+void check_offload(const Recipe& recipe, const RunPlan& plan);
 
-/// The result of look_ahead().
-struct Outlook {
-  std::vector<std::string> lines;       ///< for people; those that begin with "warning: " name what is not enough
-  std::optional<RunForecast> forecast;  ///< of a step; none when it could not be predicted
-  std::string basis;                    ///< what the forecast takes for granted: basis_text()
+/// Returns a line that compares the checkpoints which a run writes after step `done` with their disk; a warning when
+/// not all fit, empty when the run writes none. Throws InputError when not even one fits, divided over the disks of
+/// `num_hosts` hosts.
+Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFolder& checkpoints, int64_t done,
+                   int64_t num_hosts);
+
+/// A comparison of the memory of a step with what there is.
+struct MemoryNotice {
+  std::string text;  ///< one line; empty when nothing is to be said
+  bool is_warning = false;
 };
 
-/// Looks at what a run will need of the machine that this process is on: the disk for checkpoints in `run_directory`,
-/// memory as the plan of a step predicts it, GPUs. `machine`: what steps take time and have
-/// memory on; null: not known. Throws InputError when not even one checkpoint fits on the disk, and when a step needs
-/// over a tenth more than a GPU has, which is beyond what the forecast of memory may be off by (docs/plan.md).
-Outlook look_ahead(const Recipe& recipe, const RunPlan& plan, const std::filesystem::path& run_directory,
-                   const std::shared_ptr<const Machine>& machine);
+/// Compares the `needed` bytes of a rank's step with what there is. `measured`: request.memory is what ranks have now,
+/// and nothing is said when it suffices. Otherwise with a GPU as `request` knows it, or with the host that this process
+/// is on; throws InputError when a step needs over a tenth more than a GPU has, which is beyond what the forecast of
+/// memory may be off by (docs/plan.md).
+MemoryNotice memory_notice(const Recipe& recipe, const RunPlan& plan, PlanRequest request, int64_t needed,
+                           bool measured);
 
 /// Returns memory_remedies(), an empty text where there is no plan. Throws nothing.
 std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const PlanRequest& request);

@@ -15,6 +15,7 @@
 #include "runtime/recipe/exported_model.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/checkpoints.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/run/run_files.h"
 #include "runtime/telemetry/json_lines.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -125,27 +126,6 @@ std::string moved_schedule(const CheckpointHead& own, const CheckpointHead& save
          (can_keep ? "; schedule.total_steps: " + std::to_string(planned) + " keeps the earlier schedule" : "");
 }
 
-struct Plan {
-  Resumed resumed;
-  Manifest manifest;
-};
-
-Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
-  Manifest manifest = read_manifest(folder);
-  const CheckpointHead& saved = manifest.head;
-  std::vector<std::string> changes = check_same_run(folder, own, saved, num_steps);
-  const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
-  std::error_code ignored;
-  if (!hf.empty() && !std::filesystem::exists(hf / "config.json", ignored)) {
-    changes.push_back("model.hf: " + hf.string() + " no longer exists: the model is read from the checkpoint");
-  }
-  const std::string schedule = changed_schedule(own, saved, num_steps);
-  if (!schedule.empty()) changes.push_back(schedule);
-  return {{saved.state, folder, std::move(changes), moved_schedule(own, saved)}, std::move(manifest)};
-} catch (const DamagedCheckpoint& error) {
-  throw InputError(error.what() + advice(folder));
-}
-
 /// Returns the part of rank 0's manifest that this rank needs. It contains only the pieces of this rank, so memory and
 /// time do not grow with the number of ranks that wrote the checkpoint. Every rank must call it.
 Manifest share_manifest(const Group& world, const Manifest& manifest, const Trainer& trainer) {
@@ -197,11 +177,12 @@ std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder
                    (there.empty() ? "there are no checkpoints" : "there are checkpoints of " + there));
 }
 
-void check_beginning(const RunDirectory& directory, int64_t every) {
-  const int64_t last = every == 0 ? 0 : last_step_in(directory.metrics());
+void check_beginning(const std::filesystem::path& run, int64_t every) {
+  const std::filesystem::path metrics = RunDirectory::metrics_of(run);
+  const int64_t last = every == 0 ? 0 : last_step_in(metrics);
   if (last <= 2 * every) return;
-  throw InputError("--resume: " + directory.metrics().string() + " has steps up to " + std::to_string(last) +
-                   ", but there is no checkpoint in " + directory.checkpoints().string() +
+  throw InputError("--resume: " + metrics.string() + " has steps up to " + std::to_string(last) +
+                   ", but there is no checkpoint in " + RunDirectory::checkpoints_of(run).string() +
                    ": mount the disk with the checkpoints, or choose another --run-dir to begin at step 1");
 }
 
@@ -211,8 +192,21 @@ std::string read_saved_recipe(const std::filesystem::path& folder) try {
   throw InputError(error.what() + advice(folder));
 }
 
-Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
-  return plan(folder, own, num_steps).resumed;
+ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
+  const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
+  Manifest manifest = read_manifest(folder);
+  const CheckpointHead& saved = manifest.head;
+  std::vector<std::string> changes = check_same_run(folder, own, saved, num_steps);
+  const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
+  std::error_code ignored;
+  if (!hf.empty() && !std::filesystem::exists(hf / "config.json", ignored)) {
+    changes.push_back("model.hf: " + hf.string() + " no longer exists: the model is read from the checkpoint");
+  }
+  const std::string schedule = changed_schedule(own, saved, num_steps);
+  if (!schedule.empty()) changes.push_back(schedule);
+  return {{saved.state, folder, std::move(changes), moved_schedule(own, saved)}, std::move(manifest)};
+} catch (const DamagedCheckpoint& error) {
+  throw InputError(error.what() + advice(folder));
 }
 
 std::string describe_set_aside(const std::vector<int64_t>& steps) {
@@ -224,16 +218,11 @@ std::string describe_set_aside(const std::vector<int64_t>& steps) {
          " set aside as abandoned-step-...";
 }
 
-Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
-               const Group& world) {
+Resumed resume(ResumePlan planned, Trainer& trainer, const Group& world) {
   const auto start = std::chrono::steady_clock::now();
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
-  Plan planned;
-  agree(world, [&] {
-    if (world.rank() == 0) planned = plan(folder, own, num_steps);
-  });
   Resumed resumed = std::move(planned.resumed);
-  resumed.folder = broadcast_text(world, folder.string());
+  resumed.folder = broadcast_text(world, resumed.folder.string());
   const Manifest manifest = share_manifest(world, planned.manifest, trainer);
   agree(world, [&] {
     try {

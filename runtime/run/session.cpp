@@ -4,20 +4,12 @@
 
 #include "context_parallel/attention_choice.h"
 #include "mesh/agree.h"
-#include "mesh/available_memory.h"
 #include "mesh/error.h"
-#include "mesh/host_map.h"
-#include "mesh/size_text.h"
 #include "runtime/files/shell_word.h"
 #include "runtime/hf/export_model.h"
 #include "runtime/launch/connect.h"
-#include "runtime/model/folder_tensors.h"
-#include "runtime/model/unused_weights.h"
-#include "runtime/recipe/check_data.h"
 #include "runtime/recipe/exported_model.h"
-#include "runtime/run/preflight.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/run/run_files.h"
 #include "runtime/run/stop_request.h"
 #include "runtime/run/training_loop.h"
 #include "runtime/telemetry/error_line.h"
@@ -41,101 +33,29 @@ ModelSize size_of(Trainer& trainer) {
 }  // namespace
 
 Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
-    : world_(world),
-      options_(options),
-      recipe_(on_mesh(asked, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
-      plan_(resolve(recipe_, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
-      computing_(connect_devices(plan_.device, world)),
-      mesh_(plan_.layout, computing_.world),
-      folder_(RunDirectory::folder_of(recipe_, options.run_dir)),
-      checkpoint_folder_(RunDirectory::checkpoints_of(folder_)) {
-  set_rank_name(mesh_.world().coordinate_text());
+    : world_(world), options_(options), prepared_(asked, options, world) {
   ReplicaMap replicas = map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
-  open_data();
-  resumes_ = find_checkpoint();
-  check_same_files(recipe_, reads_weights(), world_);
-  memory_request_ = measure_memory();
-  memory_advice_.emplace([this] { return less_memory(recipe_, plan_.layout, memory_request_); });
+  if (prepared_.memory.is_warning) print_warning_line(prepared_.memory.text);
+  memory_advice_.emplace([this] { return less_memory(recipe_, plan_.layout, prepared_.request); });
   open_trainer(std::move(replicas));
   host_lock_.emplace(folder_, world_);
 }
 
-void Session::open_data() {
-  agree(world_, [&] {
-    name_host(world_, [&] {
-      check_sidecars(recipe_, tokenizer_of(recipe_));
-      data_ = std::make_unique<Mixture>(recipe_.data, recipe_.train.sequence_length, recipe_.model.shape.vocab_size,
-                                        static_cast<uint64_t>(recipe_.train.seed));
-      check_labels(recipe_, *data_);
-      evaluation_ = make_evaluation(recipe_.evaluate, plan_, recipe_.train.steps);
-    });
-    if (mesh_.rank() != 0) return;
-    check_tokenizer(recipe_);
-    head_ = describe_run(recipe_, plan_.layout);
-  });
-}
-
-void Session::predict() try {
-  const Phase phase({"the plan of a step", PhaseKind::SetUp});
-  prediction_ = std::make_unique<Prediction>(plan_, mesh_, options_.machine.get(), computing_.peak,
-                                             RunDirectory::step_plan_of(folder_));
-} catch (const InputError&) {
-  // The trainer, which is constructed next, throws it too.
-} catch (const std::exception& error) {
-  print_warning_line("there is no plan for this run: " + message_of(error));
-}
-
-PlanRequest Session::measure_memory() const {
-  const HostMap hosts = HostMap::of(world_);
-  const auto host_ranks = static_cast<int64_t>(hosts.ranks_of(hosts.host_of(world_.rank())).size());
-  const bool has_gpu = computing_.free_memory != nullptr;
-  const int64_t own =
-      has_gpu ? computing_.free_memory() : std::min(available_host_memory() / host_ranks, available_address_space());
-  at::Tensor negated = at::full({1}, -own, at::kLong);
-  world_.all_reduce(negated, Reduce::Max).wait();
-  PlanRequest request = plan_request(recipe_, world_.size(), world_.size() / hosts.num_hosts(), /*machine=*/nullptr);
-  request.hosts.gpus = has_gpu;
-  const int64_t least = -negated.item<int64_t>();
-  if (least > 0) request.memory = least + request.runtime_bytes();  // the runtime has its own already
-  return request;
-}
-
-void Session::warn_of_memory() const try {
-  const int64_t needed = prediction_ ? prediction_->step_memory()
-                                     : forecast_rank(plan_, memory_request_.hosts, mesh_.rank()).memory().total();
-  if (memory_request_.has_room_for(needed)) return;
-  const std::string less = less_memory(recipe_, plan_.layout, memory_request_);
-  print_warning_line("a step needs " + size_text(needed) + " on a rank, which has " +
-                     size_text(*memory_request_.memory - memory_request_.runtime_bytes()) + " free" +
-                     (less.empty() ? "" : ": " + less));
-} catch (const std::exception&) {  // predict() or the trainer, which is constructed next, says why there is no plan
-}
-
-bool Session::find_checkpoint() {
-  agree(world_, [&] {
-    if (mesh_.rank() == 0 && options_.resumes()) {
-      checkpoint_ = checkpoint_to_resume(checkpoint_folder_, options_.resume_step);
-    }
-  });
-  return !broadcast_text(world_, checkpoint_ ? "yes" : "").empty();
-}
-
 void Session::open_trainer(ReplicaMap replicas) {
   agree(world_, [&] {
-    if (mesh_.rank() == 0 && recipe_.train.steps >= Prediction::kSteps) predict();
-    if (mesh_.rank() == 0) warn_of_memory();
+    if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps) {
+      prediction_ =
+          std::make_unique<Prediction>(prepared_.forecast->step, mesh_, prepared_.request.hosts.ranks_per_host,
+                                       computing_.peak, RunDirectory::step_plan_of(folder_));
+    }
     trainer_ = std::make_unique<Trainer>(plan_, mesh_, computing_.device, std::move(replicas), resumes_);
     if (mesh_.rank() != 0) return;
-    if (reads_weights()) {
-      weight_warnings_ = weight_warnings(open_weights(recipe_.model.hf, recipe_.model.shape), recipe_.model.shape);
-    }
-    check_export(recipe_, folder_);
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
+    if (!options_.resumes()) return;
     // Searches again under the lock: another run may have written or removed checkpoints since the first search.
-    if (options_.resumes()) checkpoint_ = checkpoint_to_resume(checkpoint_folder_, options_.resume_step);
-    if (!checkpoint_) check_beginning(*directory_, recipe_.checkpoint.every);
-    if (checkpoint_.has_value() == resumes_) return;
-    throw InputError("another run changed the checkpoints in " + checkpoint_folder_.folder().string() +
+    const auto found = checkpoint_to_resume(prepared_.checkpoints, options_.resume_step);
+    if (found.value_or("") == (resumes_ ? prepared_.resume->resumed.folder : "")) return;
+    throw InputError("another run changed the checkpoints in " + prepared_.checkpoints.folder().string() +
                      " while this run started: start again");
   });
   keep_events_in(RunDirectory::events_of(folder_), [layout = plan_.layout](int rank) {
@@ -148,10 +68,11 @@ void Session::open_trainer(ReplicaMap replicas) {
 }
 
 void Session::resume() {
-  CheckpointDisks disks(checkpoint_folder_, world_, checkpoint_.value_or(""));
-  if (resumes_) resumed_ = meshtrain::resume(checkpoint_.value_or(""), head_, recipe_.train.steps, *trainer_, world_);
+  ResumePlan planned = std::exchange(prepared_.resume, {}).value_or(ResumePlan());
+  CheckpointDisks disks(prepared_.checkpoints, world_, planned.resumed.folder);
+  if (resumes_) resumed_ = meshtrain::resume(std::move(planned), *trainer_, world_);
   resumed_.set_aside = disks.settle(resumed_.state.step);  // before metrics are truncated
-  checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(head_), *trainer_, world_);
+  checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(prepared_.head), *trainer_, world_);
   if (const int64_t every = recipe_.checkpoint.every; prediction_ && every > 0 && computing_.device.is_cpu()) {
     prediction_->count_copy(checkpoints_->copy_bytes(), every - resumed_.state.step % every);
   }
@@ -173,8 +94,10 @@ void Session::announce() {
     if (!computing_.fallback.empty()) say(computing_.fallback);
     journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
     if (prediction_) say(prediction_->text());
-    for (const std::string& line : weight_warnings_) journal_->warn(line);
-    journal_->announce(*data_, samples_of_run(recipe_.train, resumed_.state), evaluation_.get());
+    for (const Notice& notice : prepared_.notices) {
+      if (notice.is_warning) journal_->warn(notice.line);
+    }
+    journal_->announce(*prepared_.data, samples_of_run(recipe_.train, resumed_.state), prepared_.evaluation.get());
     if (resumes_) {
       journal_->announce(resumed_);
     } else if (options_.resume) {
@@ -196,13 +119,15 @@ void Session::record_graph() {
 RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start) try {
   const TrainingState& state = resumed_.state;
   batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
-    return read_batch(*data_, plan_.batch, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch,
+    return read_batch(*prepared_.data, plan_.batch, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch,
                       plan_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
                       mesh_.world().coordinate_text() + " on " + host_name(), computing_.device, print_warning_line);
-  const Running running{recipe_,        mesh_,        *data_, evaluation_.get(), *trainer_, *checkpoints_,    *batches_,
-                        journal_.get(), stop_request, start,  computing_.peak,   profile,   prediction_.get()};
+  const Running running{recipe_,          mesh_,         *prepared_.data, prepared_.evaluation.get(),
+                        *trainer_,        *checkpoints_, *batches_,       journal_.get(),
+                        stop_request,     start,         computing_.peak, profile,
+                        prediction_.get()};
   const RunEnd end = TrainingLoop(running, state).run();
   if (journal_) journal_->account("checkpoint");  // the last one, which no step waits for
   if (journal_ && computing_.peak) {
@@ -238,7 +163,7 @@ void Session::close(RunEnd end) {
 std::string Session::next_commands() const {
   const std::string run = shell_word(folder_.string());
   std::string text = "done; next: meshtrain report " + run;
-  const bool has_checkpoint = journal_ && !checkpoint_folder_.steps().empty();
+  const bool has_checkpoint = journal_ && !prepared_.checkpoints.steps().empty();
   if (has_checkpoint) text += ", meshtrain generate " + run;
   if (!recipe_.train.export_folder.empty())
     return text + ", meshtrain generate " + shell_word(recipe_.train.export_folder.string());

@@ -4,22 +4,14 @@
 #include <memory>
 #include <optional>
 
-#include "mesh/device_mesh.h"
 #include "mesh/memory_advice.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/data/mixture.h"
-#include "runtime/launch/connect_devices.h"
-#include "runtime/plan/planned_mesh.h"
-#include "runtime/recipe/run_plan.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/host_lock.h"
 #include "runtime/run/journal.h"
 #include "runtime/run/prediction.h"
-#include "runtime/run/resume.h"
-#include "runtime/run/run.h"
+#include "runtime/run/preparation.h"
 #include "runtime/run/stop_request.h"
 #include "runtime/telemetry/progress.h"
-#include "runtime/trainer/evaluation.h"
 #include "runtime/trainer/read_ahead.h"
 #include "runtime/trainer/trainer.h"
 
@@ -46,20 +38,9 @@ class Session {
   void close(RunEnd end);
 
  private:
-  void open_data();
-  /// Finds the checkpoint to resume from. Returns whether one exists, the same on all ranks.
-  bool find_checkpoint();
   /// Constructs the trainer and locks the run directory.
   void open_trainer(ReplicaMap replicas);
-  void predict();
-  /// Returns a request for plans of this run, whose memory is the least that a rank of it has now. Every rank must call
-  /// it.
-  PlanRequest measure_memory() const;
-  /// Warns when a step needs more memory than ranks have.
-  void warn_of_memory() const;
   void record_graph();
-  /// Returns true when the model begins with the weights in the folder of model.hf.
-  bool reads_weights() const { return recipe_.model.init == "pretrained" && !resumes_; }
   /// Returns a line with the commands that read what this run has left. On rank 0.
   std::string next_commands() const;
   void say(const std::string& line) const;
@@ -67,23 +48,17 @@ class Session {
   std::optional<Progress> start_{std::in_place, "start of the run"};  // until announce() is done
   const Group& world_;
   RunOptions options_;
-  Recipe recipe_;
-  RunPlan plan_;
-  Computing computing_;
-  DeviceMesh mesh_;
-  std::filesystem::path folder_;
-  CheckpointFolder checkpoint_folder_;
-  CheckpointHead head_;  // on rank 0
-  std::unique_ptr<Mixture> data_;
-  std::unique_ptr<Evaluation> evaluation_;
-  std::optional<std::filesystem::path> checkpoint_;  // on rank 0
-  bool resumes_ = false;
-  PlanRequest memory_request_;
+  Preparation prepared_;
+  const Recipe& recipe_ = prepared_.recipe;
+  const RunPlan& plan_ = prepared_.plan;
+  const Computing& computing_ = prepared_.computing;
+  const DeviceMesh& mesh_ = *prepared_.mesh;
+  const std::filesystem::path& folder_ = prepared_.folder;
+  const bool resumes_ = prepared_.resumes;
   std::optional<MemoryAdvice> memory_advice_;
   std::unique_ptr<Prediction> prediction_;  // on rank 0, before the trainer
   std::unique_ptr<Trainer> trainer_;
-  std::vector<std::string> weight_warnings_;  // on rank 0, of the folder of model.hf
-  std::unique_ptr<RunDirectory> directory_;   // on rank 0, until the journal takes it
+  std::unique_ptr<RunDirectory> directory_;  // on rank 0, until the journal takes it
   std::optional<HostLock> host_lock_;
   Resumed resumed_;
   std::unique_ptr<Journal> journal_;  // on rank 0

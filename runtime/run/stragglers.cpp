@@ -9,24 +9,36 @@
 
 namespace meshtrain {
 
-Stragglers::Stragglers(const MeshLayout& layout, std::vector<std::string> hosts)
-    : layout_(layout), hosts_(std::move(hosts)) {}
+Stragglers::Stragglers(const MeshLayout& layout, std::vector<std::string> hosts, std::vector<int64_t> classes)
+    : layout_(layout), hosts_(std::move(hosts)), classes_(std::move(classes)) {}
+
+std::optional<Stragglers::Waiting> Stragglers::slowest_of(const std::vector<RankStep>& ranks) const {
+  std::map<int64_t, std::vector<std::pair<double, int64_t>>> waits;  // and their ranks, by class
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const double wait = ranks[rank].exposed();
+    if (std::isnan(wait)) return std::nullopt;
+    waits[classes_.empty() ? 0 : classes_.at(rank)].emplace_back(wait, static_cast<int64_t>(rank));
+  }
+  std::optional<Waiting> slowest;
+  for (auto& [own, others] : waits) {
+    if (others.size() < 2) continue;
+    std::ranges::nth_element(others, others.begin());
+    const auto [least, rank] = others.front();
+    const auto middle = others.begin() + static_cast<std::ptrdiff_t>(1 + (others.size() - 1) / 2);
+    std::nth_element(others.begin() + 1, middle, others.end());
+    const double waited = middle->first - least;
+    if (!slowest || waited > slowest->others) slowest = {rank, waited, ranks.front().step_seconds};
+  }
+  return slowest;
+}
 
 std::string Stragglers::note(const std::vector<RankStep>& ranks) {
-  if (ranks.size() < 2) return "";
-  std::vector<double> waits;
-  for (const RankStep& rank : ranks) waits.push_back(rank.exposed());
-  if (std::any_of(waits.begin(), waits.end(), [](double wait) { return std::isnan(wait); })) return "";
-  const auto slowest = std::min_element(waits.begin(), waits.end()) - waits.begin();
-  const double least = waits[static_cast<size_t>(slowest)];
-  waits.erase(waits.begin() + slowest);
-  const auto middle = waits.begin() + static_cast<std::ptrdiff_t>(waits.size() / 2);
-  std::nth_element(waits.begin(), middle, waits.end());
-  const Waiting waiting{slowest, *middle - least, ranks.front().step_seconds};
+  const std::optional<Waiting> slowest = slowest_of(ranks);
+  if (!slowest) return "";
   if (last_.size() < kSteps) {
-    last_.push_back(waiting);
+    last_.push_back(*slowest);
   } else {
-    last_[next_] = waiting;
+    last_[next_] = *slowest;
   }
   next_ = (next_ + 1) % kSteps;
   if (last_.size() < kSteps) return "";

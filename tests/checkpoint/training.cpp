@@ -4,7 +4,9 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
+#include "mesh/agree.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/hf/export_model.h"
 #include "runtime/recipe/exported_model.h"
@@ -86,7 +88,11 @@ void Training::export_to(const std::filesystem::path& folder) {
 
 Resumed Training::resume(const std::filesystem::path& folder) {
   const int64_t any_step = std::numeric_limits<int64_t>::max();
-  const Resumed resumed = meshtrain::resume(newest(folder), describe_run(recipe_, layout_), any_step, trainer_, ranks_);
+  ResumePlan planned;
+  agree(ranks_, [&] {
+    if (ranks_.rank() == 0) planned = plan_resume(newest(folder), describe_run(recipe_, layout_), any_step);
+  });
+  const Resumed resumed = meshtrain::resume(std::move(planned), trainer_, ranks_);
   state_ = resumed.state;
   return resumed;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mesh/half_precision.h"
+#include "tensor_parallel/product_library.h"
 
 namespace meshtrain {
 namespace {
@@ -35,6 +36,16 @@ TEST_F(MatrixProduct, IsAddedToWhatIsThere) {
   add_product(wide.narrow(1, 0, kIn), y_, x_);  // rows that are not side by side
   expect_close(wide.narrow(1, 0, kIn), exact_);
   EXPECT_EQ(wide.narrow(1, kIn, kIn).abs().max().item<float>(), 0);
+}
+
+// A library chosen by time would give one rank or one start other bits than the next.
+TEST_F(MatrixProduct, TheProcessorAloneChoosesTheLibraryThatAdds) {
+  const at::Tensor y = at::randn({512, 256}), x = at::randn({512, 256}), before = at::randn({256, 256});
+  const at::Tensor found = before.clone(), onednn = before.clone(), blas = before.clone();
+  add_product(found, y, x);
+  if (onednn_multiplies_in_place()) multiply_by_onednn(onednn, y.t(), x, /*beta=*/1);
+  at::Tensor(blas).addmm_(y.t(), x);
+  EXPECT_TRUE(found.equal(onednn_multiplies_in_place() ? onednn : blas));
 }
 
 TEST_F(MatrixProduct, ReplacesWhatNobodyHasWritten) {

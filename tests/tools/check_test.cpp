@@ -1,5 +1,7 @@
-// `meshtrain train --check` looks at the machine that it runs on, and changes nothing.
+// `meshtrain train --check` looks at the machine that it runs on, and changes nothing. It refuses what a start refuses.
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +18,19 @@ class TrainCheck : public TrainProgram {
   Ending check(Words words) const {
     words.insert(words.begin(), "--check");
     return train(1, words);
+  }
+
+  /// Expects that a check and a start on `ranks` ranks refuse `words` with the same line, which has `part`, and that
+  /// neither makes a run directory.
+  void expect_refused_alike(const Words& words, const std::string& part, int ranks = 1) const {
+    SCOPED_TRACE(::testing::PrintToString(words));
+    const bool existed = fs::exists(run_dir);
+    Words checked = words;
+    checked.emplace_back("--check");
+    const std::string by_start = complaint(ranks, words);
+    EXPECT_EQ(complaint(ranks, checked), by_start);
+    EXPECT_TRUE(has(by_start, part)) << by_start;
+    EXPECT_EQ(fs::exists(run_dir), existed);
   }
 };
 
@@ -94,13 +109,94 @@ TEST_F(TrainCheck, RefusesATokenizerThatDoesNotFitTheModel) {
   EXPECT_EQ(check({"--set", "data.tokenizer=bytes"}).status, 0) << "the model may have the lower bytes alone";
 }
 
-TEST_F(TrainCheck, RefusesCheckpointsThatTheDiskCannotHold) {
-  // 6e7 x 65536 weights of the embedding: 43 TiB with their optimizer's state, on any disk of a test machine.
-  const Words huge = {"--set", "model.hidden_size=65536", "--set", "model.vocab_size=60000000",
-                      "--set", "checkpoint.every=1"};
-  const std::string refused = complaint(check(huge), 2);
-  EXPECT_TRUE(has(refused, "checkpoint.every: a checkpoint takes ") && has(refused, " free: choose another --run-dir"))
-      << refused;
+TEST_F(TrainCheck, RefusesWhatAStartRefusesInTheSameLine) {
+  const auto hf = [&](const std::string& name) {
+    fs::create_directory(path(name));
+    for (const char* file : {"config.json", "model.safetensors"}) {
+      fs::copy(source_folder() + "/tests/fixtures/llama_gqa_tied/" + file, path(name) / file);
+    }
+    return path(name);
+  };
+  fs::remove(hf("no_weights") / "model.safetensors");
+  nlohmann::json config = nlohmann::json::parse(content(hf("other_shape") / "config.json"));
+  config["intermediate_size"] = config.at("intermediate_size").get<int>() + 1;
+  write("other_shape/config.json", config.dump());
+  write("short.bin", std::string(17, '\1'));
+  write("masked.bin", std::string(100 * 17, '\0'));
+  const std::string none = path("none/file").string();
+  struct BadInput {
+    Words words;
+    std::string part;
+    int ranks = 1;
+  };
+  const std::vector<BadInput> table = {
+      {{"--set", "train.stpes=3"}, "unknown key"},
+      {{"--set", "train.global_batch=3", "--set", "train.micro_batch=2"}, "is not a multiple of"},
+      {{"--set", "parallel.fsdp.offload.path=/tmp"}, "needs to: disk beside it"},
+      {{"--mesh", "dp=2"}, "needs 2 ranks, but 3 were started", 3},
+      {{"--mesh", "tp=3"}, "does not divide over tp=3", 3},
+      {{"--mesh", "auto", "--set", "device=cuda"}, "--mesh auto on GPUs needs --machine", 2},
+      {{"--machine", "h100", "--set", "device=cpu"}, "--machine h100 has times of GPUs"},
+      {{"--set", "data.tokens=" + none}, "cannot read " + none},
+      {{"--set", "model.vocab_size=40"}, "beyond the vocabulary of 40"},
+      {{"--set", "data.loss_mask=" + path("masked.bin").string()}, " counts, so nothing can be trained"},
+      {{"--set", "evaluate.tokens=" + none}, "cannot read " + none},
+      {{"--set", "evaluate={tokens: " + path("short.bin").string() + ", dtype: uint8, layout: records, samples: 9}"},
+       " are requested, but "},
+      {{"--resume-step", "3"}, "--resume-step 3: "},
+      {{"--set", "train.export=" + run_dir.string()}, " cannot be exported to: "},
+      {{"--set", "parallel.fsdp.offload={to: disk, path: " + none + "}"}, " does not exist"},
+      // 6e7 x 65536 weights of the embedding: 43 TiB with their optimizer's state, on any disk of a test machine.
+      {{"--set", "model.hidden_size=65536", "--set", "model.vocab_size=60000000", "--set", "checkpoint.every=1"},
+       " free: choose another --run-dir"},
+  };
+  for (const BadInput& bad : table) expect_refused_alike(bad.words, bad.part, bad.ranks);
+  recipe = path("hf.yaml");
+  for (const auto& [name, part] :
+       {std::pair("no_weights", "there is no model.safetensors"), {"other_shape", ", but config.json describes "}}) {
+    write("hf.yaml", std::string("model: {hf: ") + name + R"(}
+data: {tokens: tokens.bin, dtype: uint8, layout: records}
+train: {sequence_length: 16, global_batch: 4, steps: 4}
+optimizer: {learning_rate: 1.0e-2}
+)");
+    expect_refused_alike({}, part);
+  }
+}
+
+TEST_F(TrainCheck, RefusesTheRunDirectoriesThatAStartRefuses) {
+  ASSERT_EQ(train(1, {"--set", "train.steps=7", "--set", "checkpoint.every=3"}).status, 0);
+  const fs::path checkpoints = run_dir / "checkpoints";
+  expect_refused_alike({}, " holds a run; continue it with --resume");
+  expect_refused_alike({"--resume", "--set", "optimizer.name=sgd"}, "optimizer.name: sgd, was adamw");
+  expect_refused_alike({"--resume"}, "train.steps: 4, but ");
+  const Words resume = {"--resume", "--set", "train.steps=9", "--set", "checkpoint.every=3"};
+  {
+    const int lock = ::open((run_dir / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+    expect_refused_alike(resume, " is in use by another run");
+    ::close(lock);
+  }
+  write("run/checkpoints/step-00000007/manifest.json", "{}");
+  expect_refused_alike(resume, "the folder also has checkpoints of steps 3, 6");
+  fs::rename(checkpoints, path("unmounted"));
+  fs::create_directory(checkpoints);
+  expect_refused_alike(resume, ": mount the disk with the checkpoints");
+  write("file", "");
+  run_dir = path("file") / "run";
+  expect_refused_alike({}, " is not a folder");
+}
+
+TEST_F(TrainCheck, WarnsOfADiskAsAStartDoes) {
+  const Words many = {"--set", "train.steps=1000000000", "--set", "checkpoint.every=1",
+                      "--set", "train.time_limit=0.001"};
+  const std::string warning = "warning: 1,000,000,000 checkpoints of 127.1 KiB, together ";
+  for (const Ending& ending : {check(many), train(1, many)}) {
+    EXPECT_TRUE(has(ending.out, warning) && has(ending.out, ": set checkpoint.keep_last, or another --run-dir\n"))
+        << ending.out << ending.err;
+  }
+  // Checkpoints that exist take no more room.
+  EXPECT_TRUE(has(check({"--resume", "--set", "train.steps=4", "--set", "checkpoint.every=1"}).out,
+                  "\n3 checkpoints of 127.1 KiB, "));
 }
 
 }  // namespace

@@ -338,7 +338,8 @@ TEST_F(TrainInput, RunDirectory) {
   close(lock);
 
   run_dir = path("tokens.bin/run");
-  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2"}), "cannot make the folder " + path("tokens.bin").string()));
+  EXPECT_EQ(complaint(2, {"--mesh", "dp=2"}), "the run directory " + run_dir.string() + " cannot be made: " +
+                                                  path("tokens.bin").string() + " is not a folder");
 }
 
 // In a copy of the recipes, without the files that tools/fetch_3d_data.py downloads.

@@ -98,6 +98,31 @@ TEST(Stragglers, AFewOtherStepsDoNotHideASlowRank) {
   EXPECT_NE(lines.find("rank 0 "), std::string::npos) << lines;
 }
 
+// Two classes of four ranks: those of the second have half of the work, and wait for the first in every step.
+TEST(Stragglers, ARankIsComparedWithThoseThatDoTheSameWork) {
+  const auto named = [](const std::vector<double>& factors) {
+    const std::vector<int64_t> classes = {0, 0, 1, 1, 0, 0, 1, 1};
+    Random random(7);
+    Stragglers stragglers(layout(8), {}, classes);
+    std::string lines;
+    for (int i = 0; i < 200; ++i) {
+      std::vector<double> computing = noisy(random, 8, 0.2);
+      for (size_t rank = 0; rank < 8; ++rank) computing[rank] *= factors[rank] * (classes[rank] == 1 ? 0.5 : 1);
+      lines += stragglers.note(step(computing));
+    }
+    return lines;
+  };
+  EXPECT_EQ(named({1, 1, 1, 1, 1, 1, 1, 1}), "");
+  EXPECT_EQ(named({1, 1, 1, 1, 1, 1, 1.9, 1}).substr(0, 7), "rank 6 ") << "no slower than ranks of the other class";
+  EXPECT_EQ(named({1, 1, 1, 1, 1.8, 1, 1, 1}).substr(0, 7), "rank 4 ");
+}
+
+// A class of one rank has nobody to be compared with.
+TEST(Stragglers, ARankWithWorkOfItsOwnIsNotNamed) {
+  Stragglers stragglers(layout(4), {}, {0, 0, 0, 1});
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(stragglers.note(step({0.1, 0.1, 0.1, 0.3})), "");
+}
+
 TEST(Stragglers, MillisecondsNameNobody) {
   Stragglers stragglers(layout(4), {});
   for (int i = 0; i < 100; ++i) EXPECT_EQ(stragglers.note(step({0.004, 0.001, 0.001, 0.001})), "");
