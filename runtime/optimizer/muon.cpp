@@ -31,24 +31,27 @@ int64_t sum(const std::vector<int64_t>& counts) {
 
 }  // namespace
 
-Muon::Muon(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context)
-    : Optimizer(units),
+Muon::Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+           const std::optional<StochasticRounding>& rounding)
+    : Optimizer(groups),
       options_(options),
-      replicas_(context.replicas),
+      replicas_(groups.at(0).replicas),
       world_(replicas_.world().with_purpose("optimizer")),
       holders_(replicas_.replicas().with_purpose("optimizer")),
-      others_(options, units, context),
+      others_(options, groups, rounding),
       rank_(world_.rank()) {
-  for (const FlatBuffer* buffer : trainable_buffers(units)) {
-    for (const Segment& segment : buffer->segments()) {
-      const UpdateRule rule = rule_of(*segment.parameter, options);
-      if (!rule.whole_matrix) continue;
-      const CutMatrix layout(*buffer, segment, replicas_);
-      const Range kept = buffer->in_shard({segment.offset, segment.numel});
-      const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
-      matrices_.push_back({layout, rule, scale_of(layout, options.muon), 0, buffer, kept, values,
-                           buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
-                           zero_state(options, context, values)});
+  for (const ParameterGroup& group : groups) {
+    for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) {
+      for (const Segment& segment : buffer->segments()) {
+        const UpdateRule rule = rule_of(*segment.parameter, options);
+        if (!rule.whole_matrix) continue;
+        const CutMatrix layout(*buffer, segment, replicas_);
+        const Range kept = buffer->in_shard({segment.offset, segment.numel});
+        const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
+        matrices_.push_back({layout, rule, scale_of(layout, options.muon), 0, buffer, kept, values,
+                             buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
+                             zero_state(options, group, values)});
+      }
     }
   }
   make_rounds();

@@ -23,7 +23,8 @@ namespace meshtrain {
 ///   2 (N - H) w, and take part in broadcasts of R N w where R > 1 ranks keep the same
 class Muon final : public Optimizer {
  public:
-  Muon(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context);
+  Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+       const std::optional<StochasticRounding>& rounding);
   std::vector<ShardTensor> state() const override;
   void resume(int64_t num_steps) override;
 

@@ -50,10 +50,11 @@ Trainer::Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Devi
   }
 
   trains_padding_ = options.shape.pad_token_id && !options.frozen_row;
-  owned_ = owned_ranges(fsdp().units(), replicas_);
-  OptimizerContext context{replicas_, shard_memory_, {}};
-  if (options.precision.stochastic_rounding) context.rounding.emplace(options.seed);
-  optimizer_ = make_optimizer(options.optimizer, fsdp().units(), context);
+  const std::vector<ParameterGroup> groups = {{&fsdp(), replicas_}};
+  owned_ = owned_ranges(groups);
+  std::optional<StochasticRounding> rounding;
+  if (options.precision.stochastic_rounding) rounding.emplace(options.seed);
+  optimizer_ = make_optimizer(options.optimizer, groups, rounding);
   if (options.precision.loss_scale) loss_scale_ = LossScale(*options.precision.loss_scale);
 }
 
