@@ -200,19 +200,21 @@ Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::T
 }
 
 /// Returns distance and size of the tensors of all parameters together, of gradients and then of weights, as this rank
-/// sees them: the entries of `own` count, or those of `worst`, of all ranks, for parameters that this rank lacks. Both
-/// begin with the first gradient.
-std::vector<Measured> measure_together(const Trace& trace, const Measured* own, const Measured* worst) {
+/// sees them: the entries of `measured` count, or those of `worst`, of all ranks, for parameters that this rank lacks.
+/// Both begin with the first gradient.
+std::vector<Measured> measure_together(const Trace& trace, const Measured* measured, const Measured* worst) {
   std::vector<Measured> together;
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
-    std::vector<double> differences, sizes;
+    std::vector<double> differences, own, sizes;
     for (const size_t i : compared(trace, kind)) {
-      const Measured& tensor = trace.parameters[i].held() ? *own : *worst;
+      const bool held = trace.parameters[i].held();
+      const Measured& tensor = held ? *measured : *worst;
       differences.push_back(tensor.difference);
+      if (held) own.push_back(tensor.difference);
       sizes.push_back(tensor.value);
-      ++own, ++worst;
+      ++measured, ++worst;
     }
-    together.push_back({length_of(differences), length_of(differences), length_of(sizes)});
+    together.push_back({length_of(differences), length_of(own), length_of(sizes)});
   }
   return together;
 }
