@@ -18,25 +18,25 @@ enum class ShardingMode { NoShard, ShardOptimizer, ShardGradOp, FullShard };
 
 struct FsdpOptions {
   ShardingMode mode = ShardingMode::NoShard;
-  Group shards;     ///< ranks over which units are cut; NoShard: this rank alone
-  Group replicas;   ///< ranks that keep the same shard, over which its gradient is summed. HYBRID_SHARD: FullShard and
-                    ///< several replicas
-  Group remaining;  ///< ranks over which the reduced shards of gradients remain to be summed
-  Group remaining_partial;  ///< the same for gradients that are partial over an axis (Parameter::partial_over): with
-                            ///< the ranks of that axis
-  Group summed_over;        ///< ranks of shards, replicas and remaining together: those of a host keep gradients in
-                            ///< windows that they share. One rank: those of shards, or of replicas
+  Group shards = {};    ///< ranks over which units are cut; NoShard: this rank alone
+  Group replicas = {};  ///< ranks that keep the same shard, over which its gradient is summed. HYBRID_SHARD: FullShard
+                        ///< and several replicas
+  Group remaining = {};          ///< ranks over which the reduced shards of gradients remain to be summed
+  Group remaining_partial = {};  ///< the same for gradients that are partial over an axis (Parameter::partial_over):
+                                 ///< with the ranks of that axis
+  Group summed_over = {};  ///< ranks of shards, replicas and remaining together: those of a host keep gradients in
+                           ///< windows that they share. One rank: those of shards, or of replicas
   bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
   bool accumulate_unsharded = false;  ///< ShardGradOp, FullShard: adds up whole gradients of a step's micro-batches
                                       ///< and reduces them once, at the cost of their memory
-  std::optional<at::ScalarType> shard_dtype;   ///< of shards, frozen ones too, which then keep values that the
-                                               ///< parameters' dtype would round; none: the parameters'. Mixed
-                                               ///< precision: fp32 behind parameters in bf16
-  std::optional<at::ScalarType> reduce_dtype;  ///< of gradients while they are added up and reduced over shards, and
-                                               ///< under NoShard over replicas; none: the parameters'
-  int64_t prefetch = 1;                        ///< units gathered ahead of the one that computes: 0 and more
-  ShardMemory memory;                          ///< of shards, and of their gradients, where they lie apart from whole
-                                               ///< ones. On disk FullShard gathers from it on one rank too
+  std::optional<at::ScalarType> shard_dtype = {};   ///< of shards, frozen ones too, which then keep values that the
+                                                    ///< parameters' dtype would round; none: the parameters'. Mixed
+                                                    ///< precision: fp32 behind parameters in bf16
+  std::optional<at::ScalarType> reduce_dtype = {};  ///< of gradients while they are added up and reduced over shards,
+                                                    ///< and under NoShard over replicas; none: the parameters'
+  int64_t prefetch = 1;     ///< units gathered ahead of the one that computes: 0 and more
+  ShardMemory memory = {};  ///< of shards, and of their gradients, where they lie apart from whole
+                            ///< ones. On disk FullShard gathers from it on one rank too
 };
 
 /// Returns true when units are cut over ranks: several, or one that has its shards on disk.

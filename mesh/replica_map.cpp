@@ -37,6 +37,7 @@ ReplicaMap::ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& a
     : ReplicaMap(mesh.layout(), mesh.rank(), axes, num_shards, roles) {
   std::set<std::string> others = roles.tokens;
   world_ = mesh.world();
+  parts_ = mesh.group(roles.cut);
   tokens_ = mesh.group(others);
   const Group& along_axes = mesh.group(std::set<std::string>(axes.begin(), axes.end()));
   if (num_shards && *num_shards < along_axes.size()) {

@@ -64,6 +64,8 @@ class ReplicaMap {
   Range owned(int64_t numel, int64_t whole) const;
 
   const Group& world() const { return world_; }
+  /// Ranks that hold the other parts of the parameters that tp cuts, and the same of everything else.
+  const Group& parts() const { return parts_; }
   /// Ranks that compute different tokens, dp x cp: a loss and every gradient are sums over them.
   const Group& tokens() const { return tokens_; }
   /// Ranks that hold the shards of this rank's flat buffers, in the order of Part::shard; this rank alone where they
@@ -95,7 +97,7 @@ class ReplicaMap {
   Digit tp_, outer_, inner_;  // the last two: dp and cp in the order of the layout
   std::vector<std::string> cut_axes_;
   int64_t num_replicas_ = 1;
-  Group world_, tokens_, shards_, whole_replicas_, replicas_, remaining_, remaining_partial_;
+  Group world_, parts_, tokens_, shards_, whole_replicas_, replicas_, remaining_, remaining_partial_;
 };
 
 }  // namespace meshtrain

@@ -14,19 +14,22 @@
 
 namespace meshtrain {
 
-AdamW::AdamW(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context)
-    : Optimizer(units), options_(options), rounding_(context.rounding) {
-  for (const FlatBuffer* buffer : trainable_buffers(units)) {
-    for (const auto& [range, rule] : update_ranges(*buffer, options)) {
-      if (rule.whole_matrix) continue;
-      const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
-      std::optional<at::Tensor> rounded;
-      if (const at::Tensor all = buffer->rounded_shard(); all.defined()) {
-        rounded = all.narrow(0, range.offset, range.numel);
+AdamW::AdamW(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+             const std::optional<StochasticRounding>& rounding)
+    : Optimizer(groups), options_(options), rounding_(rounding) {
+  for (const ParameterGroup& group : groups) {
+    for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) {
+      for (const auto& [range, rule] : update_ranges(*buffer, options)) {
+        if (rule.whole_matrix) continue;
+        const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
+        std::optional<at::Tensor> rounded;
+        if (const at::Tensor all = buffer->rounded_shard(); all.defined()) {
+          rounded = all.narrow(0, range.offset, range.numel);
+        }
+        parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
+                          zero_state(options, group, values), zero_state(options, group, values), rounded, rule, buffer,
+                          range, rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
       }
-      parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
-                        zero_state(options, context, values), zero_state(options, context, values), rounded, rule,
-                        buffer, range, rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
     }
   }
 }

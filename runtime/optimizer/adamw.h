@@ -9,7 +9,8 @@ namespace meshtrain {
 /// or fp32. Parameters that are updated as whole matrices are left to Muon.
 class AdamW final : public Optimizer {
  public:
-  AdamW(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context);
+  AdamW(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+        const std::optional<StochasticRounding>& rounding);
   bool rounds() const override { return true; }
   std::vector<ShardTensor> state() const override;
 

@@ -9,8 +9,9 @@
 
 namespace meshtrain {
 
-Optimizer::Optimizer(const std::vector<Unit>& units)
-    : count_(at::zeros({}, trainable_buffers(units).at(0)->shard_values().options().dtype(at::kFloat))) {}
+Optimizer::Optimizer(const std::vector<ParameterGroup>& groups)
+    : count_(
+          at::zeros({}, groups.at(0).fsdp->units().at(0).buffers().at(0).shard_values().options().dtype(at::kFloat))) {}
 
 void Optimizer::step(const UpdateInputs& inputs) {
   const at::NoGradGuard no_grad;
@@ -34,11 +35,11 @@ void Optimizer::resume(int64_t num_steps) {
   count_.fill_(num_steps);
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<Unit>& units,
-                                          const OptimizerContext& context) {
-  if (options.name == "adamw") return std::make_unique<AdamW>(options, units, context);
-  if (options.name == "sgd") return std::make_unique<Sgd>(options, units, context);
-  if (options.name == "muon") return std::make_unique<Muon>(options, units, context);
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+                                          const std::optional<StochasticRounding>& rounding) {
+  if (options.name == "adamw") return std::make_unique<AdamW>(options, groups, rounding);
+  if (options.name == "sgd") return std::make_unique<Sgd>(options, groups, rounding);
+  if (options.name == "muon") return std::make_unique<Muon>(options, groups, rounding);
   throw InputError("optimizer.name", "there is no \"" + options.name + "\"; use adamw, sgd or muon");
 }
 

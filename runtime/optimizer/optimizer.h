@@ -4,8 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "fsdp/unit.h"
-#include "mesh/replica_map.h"
+#include "fsdp/parameter_group.h"
 #include "runtime/optimizer/options.h"
 #include "runtime/optimizer/shard_tensor.h"
 #include "runtime/optimizer/stochastic_rounding.h"
@@ -34,8 +33,8 @@ struct UpdateInputs {
 /// layout. Frozen parameters have no state.
 class Optimizer {
  public:
-  /// `units`: must have a trainable parameter.
-  explicit Optimizer(const std::vector<Unit>& units);
+  /// `groups`: at least one, which may all be frozen; they must outlive this.
+  explicit Optimizer(const std::vector<ParameterGroup>& groups);
   virtual ~Optimizer() = default;
 
   /// Updates everything trainable, after gradients have been reduced. Every rank must call it.
@@ -66,23 +65,15 @@ class Optimizer {
   at::Tensor count_;
 };
 
-/// The surroundings of an optimizer.
-struct OptimizerContext {
-  ReplicaMap replicas = {};                         ///< for Muon: which rank holds which part of the model
-  ShardMemory memory = {};                          ///< the memory of its state
-  std::optional<StochasticRounding> rounding = {};  ///< of weights and state in bf16; none: rounding to the nearest
-};
-
-/// Returns zeros for the state of `values`.
-inline at::Tensor zero_state(const OptimizerOptions& options, const OptimizerContext& context,
-                             const at::Tensor& values) {
-  return context.memory.zeros(values.numel(),
-                              values.options().dtype(options.state_dtype.value_or(values.scalar_type())));
+/// Returns zeros for the state of `values`, of `group`.
+inline at::Tensor zero_state(const OptimizerOptions& options, const ParameterGroup& group, const at::Tensor& values) {
+  return group.fsdp->shard_memory().zeros(values.numel(),
+                                          values.options().dtype(options.state_dtype.value_or(values.scalar_type())));
 }
 
-/// Makes the optimizer of `options`, over the trainable buffers of `units`, which must outlive it. No
-/// collective.
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<Unit>& units,
-                                          const OptimizerContext& context = {});
+/// Makes the optimizer of `options`, over the trainable buffers of `groups`, which must outlive it. `rounding`: of
+/// weights and state in bf16; none: rounding to the nearest. Not collective.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+                                          const std::optional<StochasticRounding>& rounding = {});
 
 }  // namespace meshtrain

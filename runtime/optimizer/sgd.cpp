@@ -6,14 +6,17 @@
 
 namespace meshtrain {
 
-Sgd::Sgd(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context)
-    : Optimizer(units), momentum_(options.momentum), rounding_(context.rounding) {
-  for (const FlatBuffer* buffer : trainable_buffers(units)) {
-    for (const auto& [range, rule] : update_ranges(*buffer, options)) {
-      const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
-      parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
-                        momentum_ != 0 ? zero_state(options, context, values) : at::Tensor(), rule, buffer, range,
-                        rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
+Sgd::Sgd(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+         const std::optional<StochasticRounding>& rounding)
+    : Optimizer(groups), momentum_(options.momentum), rounding_(rounding) {
+  for (const ParameterGroup& group : groups) {
+    for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) {
+      for (const auto& [range, rule] : update_ranges(*buffer, options)) {
+        const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
+        parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
+                          momentum_ != 0 ? zero_state(options, group, values) : at::Tensor(), rule, buffer, range,
+                          rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
+      }
     }
   }
 }

@@ -8,7 +8,8 @@ namespace meshtrain {
 /// Stochastic gradient descent, with momentum on request; weight decay is added to the gradient.
 class Sgd final : public Optimizer {
  public:
-  Sgd(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context);
+  Sgd(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+      const std::optional<StochasticRounding>& rounding);
   std::vector<ShardTensor> state() const override;
 
  protected:

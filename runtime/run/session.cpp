@@ -147,8 +147,8 @@ void Session::export_weights() try {
   const Phase phase({"the export to " + recipe_.train.export_folder.string(), PhaseKind::Export});
   const Progress progress("export to " + recipe_.train.export_folder.string());
   const CarriedOver carried = carried_over(recipe_);
-  const std::string folder =
-      export_model(trainer_->fsdp(), shape_to_export(recipe_), carried, mesh_, recipe_.train.export_folder);
+  const std::string folder = export_model(trainer_->index(), trainer_->groups(), shape_to_export(recipe_), carried,
+                                          mesh_, recipe_.train.export_folder);
   say("weights written to " + folder + describe(carried));
   if (journal_) journal_->account("export");
 } catch (const InputError& error) {

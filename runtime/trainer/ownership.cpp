@@ -10,11 +10,13 @@ Range owned_range(const FlatBuffer& buffer, const ReplicaMap& replicas) {
   return replicas.owned(buffer.shard().numel, buffer.in_shard({0, buffer.whole_numel()}).numel);
 }
 
-std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const ReplicaMap& replicas) {
+std::vector<OwnedRange> owned_ranges(const std::vector<ParameterGroup>& groups) {
   std::vector<OwnedRange> ranges;
-  for (const FlatBuffer* buffer : trainable_buffers(units)) {
-    const Range owned = owned_range(*buffer, replicas);
-    if (owned.numel > 0) ranges.push_back({buffer, owned.offset, owned.numel});
+  for (const ParameterGroup& group : groups) {
+    for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) {
+      const Range owned = owned_range(*buffer, group.replicas);
+      if (owned.numel > 0) ranges.push_back({buffer, owned.offset, owned.numel});
+    }
   }
   return ranges;
 }

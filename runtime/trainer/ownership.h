@@ -2,8 +2,7 @@
 
 #include <vector>
 
-#include "fsdp/unit.h"
-#include "mesh/replica_map.h"
+#include "fsdp/parameter_group.h"
 
 namespace meshtrain {
 
@@ -17,8 +16,8 @@ struct OwnedRange {
 /// Returns the part of this rank's shard of `buffer` that it owns, which may be empty (ReplicaMap::owned()).
 Range owned_range(const FlatBuffer& buffer, const ReplicaMap& replicas);
 
-/// Returns the owned ranges of the trainable buffers of `units`, without empty ones.
-std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const ReplicaMap& replicas);
+/// Returns the owned ranges of the trainable buffers of `groups`, without empty ones.
+std::vector<OwnedRange> owned_ranges(const std::vector<ParameterGroup>& groups);
 
 /// Returns the sum of the squared gradients over `ranges`: an fp64 scalar on the buffers' device. Not collective.
 at::Tensor owned_squares(const std::vector<OwnedRange>& ranges, at::Device device);

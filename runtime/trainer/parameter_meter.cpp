@@ -3,30 +3,35 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
+#include <map>
+#include <string>
 
 #include "fsdp/shard_memory.h"
+#include "runtime/trainer/ownership.h"
 #include "runtime/trainer/squared_norm.h"
 
 namespace meshtrain {
-ParameterMeter::ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<Unit>& units, const Group& world)
+
+ParameterMeter::ParameterMeter(const ParameterIndex& index, const std::vector<ParameterGroup>& groups,
+                               const Group& world)
     : world_(world.with_purpose("parameter_metrics")) {
-  at::Device device = at::kCPU;
-  for (const FlatBuffer* buffer : trainable_buffers(units)) {
-    device = buffer->shard_values().device();
-    for (const Segment& segment : buffer->segments()) {
-      const Range kept = buffer->in_shard({segment.offset, segment.numel});
-      for (const OwnedRange& range : owned) {
-        if (range.buffer != buffer) continue;
-        const int64_t begin = std::max(kept.offset, range.offset);
-        const int64_t numel = std::min(kept.offset + kept.numel, range.offset + range.numel) - begin;
-        if (numel <= 0) continue;
-        pieces_.push_back({static_cast<int64_t>(names_.size()), buffer->shard_values().narrow(0, begin, numel),
-                           buffer->shard_gradients().narrow(0, begin, numel)});
-      }
-      names_.push_back(segment.parameter->name);
+  std::map<std::string, int64_t> rows;
+  for (const ParameterIndex::Entry& entry : index.entries()) {
+    if (!entry.trainable) continue;
+    rows[entry.name] = static_cast<int64_t>(names_.size());
+    names_.push_back(entry.name);
+  }
+  for (const OwnedRange& range : owned_ranges(groups)) {
+    for (const Segment& segment : range.buffer->segments()) {
+      const Range kept = range.buffer->in_shard({segment.offset, segment.numel});
+      const int64_t begin = std::max(kept.offset, range.offset);
+      const int64_t numel = std::min(kept.offset + kept.numel, range.offset + range.numel) - begin;
+      if (numel <= 0) continue;
+      pieces_.push_back({rows.at(segment.parameter->name), range.buffer->shard_values().narrow(0, begin, numel),
+                         range.buffer->shard_gradients().narrow(0, begin, numel)});
     }
   }
+  const at::Device device = groups.at(0).fsdp->units().at(0).buffers().at(0).shard_values().device();
   squares_ = at::zeros({static_cast<int64_t>(names_.size()), 3}, at::TensorOptions(device).dtype(at::kDouble));
 }
 
@@ -34,7 +39,7 @@ void ParameterMeter::before_update() {
   const at::NoGradGuard no_grad;
   squares_.zero_();
   stream(pieces_, [&](Piece& piece) {
-    squares_[piece.parameter][0].add_(squared_norm(piece.gradients));
+    squares_[piece.row][0].add_(squared_norm(piece.gradients));
     piece.values_before = piece.values.clone();
   });
 }
@@ -42,8 +47,8 @@ void ParameterMeter::before_update() {
 at::Tensor ParameterMeter::after_update() {
   const at::NoGradGuard no_grad;
   stream(pieces_, [&](Piece& piece) {
-    squares_[piece.parameter][1].add_(squared_norm(piece.values));
-    squares_[piece.parameter][2].add_(squared_norm(piece.values - piece.values_before));
+    squares_[piece.row][1].add_(squared_norm(piece.values));
+    squares_[piece.row][2].add_(squared_norm(piece.values - piece.values_before));
     piece.values_before.reset();
   });
   at::Tensor squares = squares_.clone();

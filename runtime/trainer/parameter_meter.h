@@ -2,19 +2,19 @@
 
 #include <vector>
 
-#include "mesh/group.h"
+#include "fsdp/parameter_group.h"
+#include "mesh/parameter_index.h"
 #include "runtime/telemetry/metrics.h"
-#include "runtime/trainer/ownership.h"
 
 namespace meshtrain {
 
-/// A measurement of gradient, weight and update of every trainable parameter, around one update. Only its owner counts
-/// an element, so the results are those of one rank, for any mesh and sharding. Between the two calls the meter holds a
-/// copy of the weights that this rank owns.
+/// A measurement of gradient, weight and update of every trainable parameter of the model, around one update. Only its
+/// owner counts an element, so the results are those of one rank, for any mesh and sharding. Between the two calls the
+/// meter holds a copy of the weights that this rank owns.
 class ParameterMeter {
  public:
-  /// `owned`: the result of owned_ranges(). `units` must outlive this.
-  ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<Unit>& units, const Group& world);
+  /// `groups`: the parameters that this rank holds; they must outlive this.
+  ParameterMeter(const ParameterIndex& index, const std::vector<ParameterGroup>& groups, const Group& world);
 
   /// Call when gradients are reduced and not clipped yet.
   void before_update();
@@ -27,14 +27,14 @@ class ParameterMeter {
 
  private:
   struct Piece {  // the part of one parameter that this rank owns
-    int64_t parameter;
+    int64_t row;  // of the result
     at::Tensor values, gradients;
     at::Tensor values_before = {};
     std::vector<at::Tensor> tensors() const { return {values, gradients}; }
   };
 
   Group world_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_;  // by row: those of the trainable parameters in the order of the index
   std::vector<Piece> pieces_;
   at::Tensor squares_;
 };

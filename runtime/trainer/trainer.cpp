@@ -50,10 +50,12 @@ Trainer::Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Devi
   }
 
   trains_padding_ = options.shape.pad_token_id && !options.frozen_row;
-  owned_ = owned_ranges(fsdp().units(), replicas_);
-  OptimizerContext context{replicas_, shard_memory_, {}};
-  if (options.precision.stochastic_rounding) context.rounding.emplace(options.seed);
-  optimizer_ = make_optimizer(options.optimizer, fsdp().units(), context);
+  groups_ = {{&fsdp(), replicas_}};
+  index_ = ParameterIndex(model().parameters());
+  owned_ = owned_ranges(groups_);
+  std::optional<StochasticRounding> rounding;
+  if (options.precision.stochastic_rounding) rounding.emplace(options.seed);
+  optimizer_ = make_optimizer(options.optimizer, groups_, rounding);
   if (options.precision.loss_scale) loss_scale_ = LossScale(*options.precision.loss_scale);
 }
 
@@ -95,7 +97,7 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
   const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
   StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
   outcome.loss_scale = loss_scale_.value();
-  if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp().units(), mesh_.world());
+  if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(index_, groups_, mesh_.world());
   if (measure) meter_->before_update();
   if (!as_graph) {
     const ComputeTimer timer;
@@ -212,31 +214,6 @@ void Trainer::resume(const TrainingState& state) {
   undecided_.reset();
   if (state.loss_scale) loss_scale_.resume(*state.loss_scale);
   fsdp().shards_changed({.frozen = true});
-}
-
-namespace {
-
-/// Checks the part of a parameter's gradient that this rank holds.
-bool finite_gradient(const FlatBuffer& buffer, const Segment& segment) {
-  const Range kept = buffer.in_shard({segment.offset, segment.numel});
-  return buffer.shard_gradients().narrow(0, kept.offset, kept.numel).isfinite().all().item<bool>();
-}
-
-}  // namespace
-
-std::string Trainer::find_non_finite() const {
-  std::vector<std::string> names;
-  int64_t first = std::numeric_limits<int64_t>::max();
-  for (const FlatBuffer* buffer : trainable_buffers(fsdp().units())) {
-    for (const Segment& segment : buffer->segments()) {
-      if (!finite_gradient(*buffer, segment)) first = std::min(first, static_cast<int64_t>(names.size()));
-      names.push_back(segment.parameter->name);
-    }
-  }
-  at::Tensor vote = at::full({1}, -first, at::kLong);
-  mesh_.world().all_reduce(vote, Reduce::Max).wait();
-  const int64_t index = -vote.item<int64_t>();
-  return index < static_cast<int64_t>(names.size()) ? names[index] : "";
 }
 
 }  // namespace meshtrain

@@ -9,6 +9,7 @@
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/trainer/batch.h"
 #include "runtime/trainer/data_parallel.h"
+#include "runtime/trainer/find_non_finite.h"
 #include "runtime/trainer/held_out_loss.h"
 #include "runtime/trainer/loss_scale.h"
 #include "runtime/trainer/options.h"
@@ -73,9 +74,8 @@ class Trainer {
   /// Returns count().counted. Throws AgreedError when it is 0.
   int64_t count_tokens(const StepBatch& batch) const;
 
-  /// Returns the first parameter with a gradient that is not finite, in the order of the units, on any rank:
-  /// "model.layers.3.mlp.up_proj.weight"; empty when all are finite. Call after a step that was not finite.
-  std::string find_non_finite() const;
+  /// Returns find_non_finite() of the model. Call after a step that was not finite.
+  std::string find_non_finite() const { return meshtrain::find_non_finite(index_, groups_, mesh_.world()); }
 
   /// Returns the parameters' metrics of a step that measured them.
   std::vector<ParameterMetrics> read_parameters(const StepOutcome& outcome) const {
@@ -93,6 +93,10 @@ class Trainer {
   /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
   void resume(const TrainingState& state);
 
+  /// Returns all parameters of the model.
+  const ParameterIndex& index() const { return index_; }
+  /// Returns the parameters that this rank holds.
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
   const SequenceLayout& layout() const { return sequences_->layout(); }
   /// Returns the memory of this rank's shards and of the optimizer's state.
   const ShardMemory& shard_memory() const { return shard_memory_; }
@@ -124,6 +128,8 @@ class Trainer {
   ReplicaMap replicas_;
   ShardMemory shard_memory_;
   std::unique_ptr<ShardedModel> model_;
+  std::vector<ParameterGroup> groups_;
+  ParameterIndex index_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // null until a step measures

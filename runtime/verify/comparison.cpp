@@ -65,14 +65,14 @@ const at::Tensor& tensor_of(const TracedParameter& parameter, Kind kind) {
   return kind == Kind::Gradient ? parameter.gradient : parameter.movement;
 }
 
-/// Returns the indices of the parameters that have a tensor of this kind. Frozen ones have no gradient; their movement
-/// is zero.
+/// Returns the numbers of the parameters that have a tensor of this kind on the ranks that hold them. Frozen ones have
+/// no gradient; their movement is zero.
 std::vector<size_t> compared(const Trace& trace, Kind kind) {
-  std::vector<size_t> indices;
+  std::vector<size_t> numbers;
   for (size_t i = 0; i < trace.parameters.size(); ++i) {
-    if (tensor_of(trace.parameters[i], kind).defined()) indices.push_back(i);
+    if (kind == Kind::Weight || trace.parameters[i].trainable) numbers.push_back(i);
   }
-  return indices;
+  return numbers;
 }
 
 /// The scales and bounds that the rank with the reference knows before any tensor is compared, in the order of the
@@ -180,23 +180,43 @@ at::Tensor receive_whole(const TracedParameter& parameter, Kind kind, const Trac
   return whole;
 }
 
-/// Returns distance and size of the complete tensor to which this rank's part belongs.
-Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& whole, const DeviceMesh& mesh,
+/// Returns distance and size of the complete tensor to which this rank's part belongs; none where the rank has no part.
+Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& whole,
                         const std::string& precision) {
+  if (!parameter.held()) return Measured::none();
   const Measure measure = measure_of(kind, precision);
   const at::Tensor& mine = tensor_of(parameter, kind);
   const double own = distance(mine, part(whole, parameter.box), measure), size = size_of(mine, measure);
-  if (parameter.sharded_over.empty()) return {own, own, size};
-  const Group& shards = mesh.group(parameter.sharded_over);
+  if (parameter.parts.size() == 1) return {own, own, size};
   at::Tensor both = at::tensor({own, size}, at::kDouble);
   if (measure == Measure::Largest) {
-    shards.all_reduce(both, Reduce::Max).wait();
+    parameter.parts.all_reduce(both, Reduce::Max).wait();
   } else {
     both.square_();
-    shards.with_purpose("verify").all_reduce(both).wait();
+    parameter.parts.with_purpose("verify").all_reduce(both).wait();
     both.sqrt_();
   }
   return {both[0].item<double>(), own, both[1].item<double>()};
+}
+
+/// Returns distance and size of the tensors of all parameters together, of gradients and then of weights, as this rank
+/// sees them: the entries of `measured` count, or those of `worst`, of all ranks, for parameters that this rank lacks.
+/// Both begin with the first gradient.
+std::vector<Measured> measure_together(const Trace& trace, const Measured* measured, const Measured* worst) {
+  std::vector<Measured> together;
+  for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
+    std::vector<double> differences, own, sizes;
+    for (const size_t i : compared(trace, kind)) {
+      const bool held = trace.parameters[i].held();
+      const Measured& tensor = held ? *measured : *worst;
+      differences.push_back(tensor.difference);
+      if (held) own.push_back(tensor.difference);
+      sizes.push_back(tensor.value);
+      ++measured, ++worst;
+    }
+    together.push_back({length_of(differences), length_of(own), length_of(sizes)});
+  }
+  return together;
 }
 
 }  // namespace
@@ -237,21 +257,21 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
   };
   for (const double loss : trace.losses) add_value(loss);
   for (const double norm : trace.grad_norms) add_value(norm);
-  std::vector<Measured> together;
+  const size_t num_values = measured.size();
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
-    std::vector<double> differences, sizes;
     for (const size_t i : compared(trace, kind)) {
       const TracedParameter& parameter = trace.parameters[i];
       const TracedParameter* whole = reference ? &reference->exact.parameters[i] : nullptr;
-      measured.push_back(measure_tensor(parameter, kind, receive_whole(parameter, kind, whole, mesh, precision, root),
-                                        mesh, precision));
-      differences.push_back(measured.back().difference);
-      sizes.push_back(measured.back().value);
+      measured.push_back(
+          measure_tensor(parameter, kind, receive_whole(parameter, kind, whole, mesh, precision, root), precision));
     }
-    together.push_back({length_of(differences), length_of(differences), length_of(sizes)});
   }
-  if (is_rounded(precision)) measured.insert(measured.end(), together.begin(), together.end());
-  const std::vector<Measured> worst = worst_of_ranks(mesh.world(), measured);
+  std::vector<Measured> worst = worst_of_ranks(mesh.world(), measured);
+  if (is_rounded(precision)) {
+    const std::vector<Measured> together =
+        worst_of_ranks(mesh.world(), measure_together(trace, measured.data() + num_values, worst.data() + num_values));
+    worst.insert(worst.end(), together.begin(), together.end());
+  }
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].value = worst[i].value;
     all[i].reference = yardsticks[i].reference;

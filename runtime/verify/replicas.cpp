@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "runtime/verify/worst_rank.h"
 
 namespace meshtrain {
@@ -22,6 +20,24 @@ double distance_from_first(const at::Tensor& gradient, const Group& group) {
   return difference == 0 ? 0 : difference / largest(first);
 }
 
+/// Returns the numbers of the parameters of whose gradients every rank of `group`, the ranks along `axis`, has the same
+/// part; the same on these ranks.
+std::vector<size_t> held_alike(const Trace& trace, const std::string& axis, const Group& group) {
+  const auto count = static_cast<int64_t>(trace.parameters.size());
+  at::Tensor differs = at::empty({count}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) {
+    const TracedParameter& parameter = trace.parameters[static_cast<size_t>(i)];
+    const bool alike = parameter.gradient.defined() && !parameter.cut_axes.contains(axis);
+    differs.mutable_data_ptr<int64_t>()[i] = alike ? 0 : 1;
+  }
+  group.all_reduce(differs, Reduce::Max).wait();
+  std::vector<size_t> numbers;
+  for (int64_t i = 0; i < count; ++i) {
+    if (differs.const_data_ptr<int64_t>()[i] == 0) numbers.push_back(static_cast<size_t>(i));
+  }
+  return numbers;
+}
+
 }  // namespace
 
 std::vector<Replicas> compare_replicas(const Trace& trace, const DeviceMesh& mesh, double tolerance) {
@@ -29,26 +45,21 @@ std::vector<Replicas> compare_replicas(const Trace& trace, const DeviceMesh& mes
   std::vector<Replicas> all;
   for (const Axis& axis : mesh.layout().axes()) {
     if (axis.size == 1) continue;
-    if (std::count(trace.cut_axes.begin(), trace.cut_axes.end(), axis.name) > 0) {
-      all.push_back({axis.name, 0, 0, ""});
-      continue;
+    const Group& group = mesh.group(axis.name);
+    std::vector<Measured> measured(trace.parameters.size(), Measured::none());
+    for (const size_t i : held_alike(trace, axis.name, group)) {
+      const double difference = distance_from_first(trace.parameters[i].gradient, group);
+      measured[i] = {difference, difference};
     }
-    std::vector<std::string> names;
-    std::vector<Measured> measured;
-    for (const TracedParameter& parameter : trace.parameters) {
-      if (!parameter.gradient.defined() || parameter.sharded_over == axis.name) continue;
-      const double difference = distance_from_first(parameter.gradient, mesh.group(axis.name));
-      names.push_back(parameter.name);
-      measured.push_back({difference, difference});
-    }
-    Replicas replicas{axis.name, static_cast<int64_t>(names.size()), 0, ""};
+    Replicas replicas{axis.name, 0, 0, ""};
     double largest_difference = tolerance;
     const std::vector<Measured> worst = worst_of_ranks(mesh.world(), measured);
     for (size_t i = 0; i < worst.size(); ++i) {
+      if (worst[i].exists()) ++replicas.num_compared;
       if (worst[i].difference <= tolerance) continue;
       ++replicas.num_different;
       if (!replicas.worst.empty() && worst[i].difference <= largest_difference) continue;
-      replicas.worst = names[i];
+      replicas.worst = trace.parameters[i].name;
       largest_difference = worst[i].difference;
     }
     all.push_back(replicas);

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "mesh/half_precision.h"
 #include "runtime/telemetry/progress.h"
@@ -29,35 +29,56 @@ const TracedParameter& Trace::at(const std::string& name) const {
   return *found;
 }
 
+ParameterTracer::ParameterTracer(const ParameterIndex& index, const std::vector<ParameterGroup>& groups)
+    : index_(index), groups_(groups) {
+  for (const ParameterIndex::Entry& entry : index.entries()) {
+    parameters_.push_back({entry.name, entry.global_shape, {}, {}, {}, entry.trainable});
+  }
+  for (const ParameterGroup& group : groups) {
+    group.fsdp->visit_shards([&](const Parameter& parameter) {
+      TracedParameter& traced = parameters_[index.number(parameter.name)];
+      traced.box = parameter.box;
+      traced.movement = wide_copy(parameter).neg_();
+      traced.cut_axes.insert(group.replicas.cut_axes().begin(), group.replicas.cut_axes().end());
+      if (parameter.sharded_over.empty()) return;
+      traced.parts = group.replicas.parts();
+      traced.cut_axes.insert(parameter.sharded_over);
+    });
+  }
+}
+
+void ParameterTracer::record_gradients() {
+  for (const ParameterGroup& group : groups_) {
+    group.fsdp->visit_gradients([&](const Parameter& parameter) {
+      parameters_[index_.number(parameter.name)].gradient = wide_copy(parameter);
+    });
+  }
+}
+
+std::vector<TracedParameter> ParameterTracer::finish() {
+  for (const ParameterGroup& group : groups_) {
+    group.fsdp->visit_shards([&](const Parameter& parameter) {
+      parameters_[index_.number(parameter.name)].movement.add_(parameter.valid().cpu());
+    });
+  }
+  return std::move(parameters_);
+}
+
 Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
                   const std::string& where) {
   Progress progress("steps on " + where, static_cast<int64_t>(batches.size()), "steps");
   Trace trace;
-  trace.cut_axes = trainer.replicas().cut_axes();
-  trainer.fsdp().visit_shards([&](const Parameter& parameter) {
-    trace.parameters.push_back({parameter.name,
-                                parameter.global_shape,
-                                parameter.box,
-                                parameter.sharded_over,
-                                {},
-                                wide_copy(parameter).neg_()});
-  });
+  ParameterTracer tracer(trainer.index(), trainer.groups());
   for (size_t step = 0; step < batches.size(); ++step) {
     const int64_t num_counted = trainer.count_tokens(batches[step]);
     const StepOutcome outcome = trainer.compute_gradients(batches[step], num_counted, {});
     trace.losses.push_back(outcome.loss.item<double>());
     trace.grad_norms.push_back(outcome.grad_norm.item<double>());
-    if (step == 0) {
-      std::map<std::string, TracedParameter*> traced;
-      for (TracedParameter& parameter : trace.parameters) traced[parameter.name] = &parameter;
-      trainer.fsdp().visit_gradients(
-          [&](const Parameter& parameter) { traced.at(parameter.name)->gradient = wide_copy(parameter); });
-    }
+    if (step == 0) tracer.record_gradients();
     trainer.update(outcome, learning_rate);
     progress.advance();
   }
-  auto traced = trace.parameters.begin();
-  trainer.fsdp().visit_shards([&](const Parameter& parameter) { (traced++)->movement.add_(parameter.valid().cpu()); });
+  trace.parameters = tracer.finish();
   return trace;
 }
 

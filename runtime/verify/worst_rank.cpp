@@ -7,6 +7,8 @@
 namespace meshtrain {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 /// Returns one member of `all` as a tensor [n].
 at::Tensor field(const std::vector<Measured>& all, double Measured::*member) {
   at::Tensor values = at::empty({static_cast<int64_t>(all.size())}, at::kDouble);
@@ -21,8 +23,15 @@ at::Tensor largest(const Group& group, at::Tensor values) {
 
 }  // namespace
 
+Measured Measured::none() {
+  return {.difference = -kInfinity, .value = -kInfinity};
+}
+
+bool Measured::exists() const {
+  return difference != -kInfinity;
+}
+
 std::vector<Measured> worst_of_ranks(const Group& group, const std::vector<Measured>& all) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const at::Tensor differences = field(all, &Measured::difference), values = field(all, &Measured::value);
   const at::Tensor ranked = differences.nan_to_num(kInfinity, kInfinity, -kInfinity);
   at::Tensor worst = ranked.eq(largest(group, ranked.clone()));

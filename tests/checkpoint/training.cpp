@@ -83,7 +83,7 @@ void Training::save(const std::filesystem::path& folder) {
 }
 
 void Training::export_to(const std::filesystem::path& folder) {
-  export_model(trainer_.fsdp(), shape_to_export(recipe_), {}, mesh_, folder);
+  export_model(trainer_.index(), trainer_.groups(), shape_to_export(recipe_), {}, mesh_, folder);
 }
 
 Resumed Training::resume(const std::filesystem::path& folder) {

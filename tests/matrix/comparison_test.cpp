@@ -25,8 +25,8 @@ class Comparing : public ::testing::Test {
 
   Trace whole(at::ScalarType dtype = at::kDouble) const {
     Trace trace{{2.5}, {0.7}, {}};
-    trace.parameters.push_back({"cut", {kRows, kColumns}, {{0, 0}, {kRows, kColumns}}, "", drawn(1), drawn(2)});
-    trace.parameters.push_back({"norm", {kColumns}, {{0}, {kColumns}}, "", drawn(3)[0].clone(), drawn(4)[0].clone()});
+    trace.parameters.push_back({"cut", {kRows, kColumns}, {{0, 0}, {kRows, kColumns}}, drawn(1), drawn(2)});
+    trace.parameters.push_back({"norm", {kColumns}, {{0}, {kColumns}}, drawn(3)[0].clone(), drawn(4)[0].clone()});
     for (TracedParameter& parameter : trace.parameters) {
       parameter.gradient = parameter.gradient.to(dtype);
       parameter.movement = parameter.movement.to(dtype);
@@ -40,7 +40,8 @@ class Comparing : public ::testing::Test {
     TracedParameter& cut = trace.parameters[0];
     const int64_t rows = kRows / mesh_->size("tp");
     cut.box = {{mesh_->coordinate("tp") * rows, 0}, {rows, kColumns}};
-    cut.sharded_over = "tp";
+    cut.parts = mesh_->group("tp");
+    cut.cut_axes = {"tp"};
     cut.gradient = part(cut.gradient, cut.box).clone();
     cut.movement = part(cut.movement, cut.box).clone();
     return trace;

@@ -33,7 +33,7 @@ TEST_P(Export, IsTheModelOfOneRank) {
   Trainer on_one_rank(resolve(recipe_of(cell, /*alone=*/true, folder.path()), alone.layout()), alone, at::kCPU);
 
   const std::filesystem::path exported = folder.path() / "exported";
-  export_model(on_mesh.fsdp(), recipe.model.shape, {}, mesh, exported);
+  export_model(on_mesh.index(), on_mesh.groups(), recipe.model.shape, {}, mesh, exported);
 
   EXPECT_EQ(read_config_json(exported / "config.json").vocab_size, recipe.model.shape.vocab_size);
   const SafetensorsFolder weights(exported);
@@ -56,7 +56,7 @@ TEST_P(Export, IsReadBackByAnotherMesh) {
   const DeviceMesh read(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world());
   Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
   Trainer first(resolve(recipe, written.layout()), written, at::kCPU);
-  export_model(first.fsdp(), recipe.model.shape, {}, written, folder.path() / "exported");
+  export_model(first.index(), first.groups(), recipe.model.shape, {}, written, folder.path() / "exported");
 
   recipe.model.hf = folder.path() / "exported";
   recipe.model.init = "pretrained";

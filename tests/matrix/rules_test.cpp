@@ -127,7 +127,7 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
     Trainer trainer(resolve(recipe_for(cell), mesh.layout()), mesh, at::kCPU);
     // Each rank marks the elements that it owns for the norm; together, every element must be marked once.
     int64_t owned = 0, elements = 0, padding = 0;
-    for (const OwnedRange& range : owned_ranges(trainer.fsdp().units(), trainer.replicas())) {
+    for (const OwnedRange& range : owned_ranges({{&trainer.fsdp(), trainer.replicas()}})) {
       for (const Segment& segment : range.buffer->segments()) {
         const int64_t begin = std::max(range.offset, segment.offset);
         const int64_t end = std::min(range.offset + range.numel, segment.offset + segment.numel);

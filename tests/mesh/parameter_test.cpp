@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/parameter_index.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -138,6 +139,22 @@ TEST(Bind, RefusesABufferThatDoesNotFit) {
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find("layer.w of 6 elements cannot be bound to element 4"), std::string::npos);
   }
+}
+
+TEST(ParameterIndex, NumbersWhatIsDeclared) {
+  Parameter first = whole_parameter("a", {2, 3}, {}, kDouble);
+  Parameter second = sharded_parameter("b", {5, 4}, 0, tensor_group(1, 2), {}, kDouble.dtype(at::kFloat));
+  second.tensor.set_requires_grad(false);
+  const ParameterIndex index({&first, &second});
+  ASSERT_EQ(index.size(), 2u);
+  EXPECT_EQ(index.number("a"), 0u);
+  EXPECT_EQ(index.number("b"), 1u);
+  EXPECT_TRUE(index[0].trainable);
+  EXPECT_FALSE(index[1].trainable);
+  EXPECT_EQ(index[1].global_shape, (std::vector<int64_t>{5, 4}));
+  EXPECT_EQ(index[1].dtype, at::kFloat);
+  EXPECT_THROW(index.number("c"), std::out_of_range);
+  EXPECT_THROW(ParameterIndex({&first, &second, &first}), std::invalid_argument);
 }
 
 }  // namespace

@@ -138,6 +138,7 @@ TEST(ReplicaMap, SumsCountEveryRankOnce) {
           << describe(layout, division) << ", rank " << rank;
       ASSERT_EQ(counted(rank, inside, [&](int64_t own) { return map_of(own).remaining_partial().ranks(); }), everyone)
           << describe(layout, division) << ", rank " << rank;
+      ASSERT_EQ(map.parts().ranks(), layout.group({"tp"}, rank));
       ASSERT_EQ(map.tokens().ranks(), layout.group({"dp", "cp"}, rank));
       Ranks holders;
       for (int64_t other = 0; other < kRanks; ++other) {
@@ -186,6 +187,7 @@ TEST(ReplicaMap, AxesHaveTheRolesThatTheyAreGiven) {
     const DeviceMesh mesh = dry_mesh(experts, rank), of_dense = dry_mesh(dense, rank);
     for (const std::optional<int64_t> num_shards : {std::optional<int64_t>(), {2}, {4}}) {
       const ReplicaMap own(mesh, {"edp"}, num_shards, roles), other(of_dense, {"dp"}, num_shards);
+      EXPECT_EQ(own.parts().ranks(), other.parts().ranks());
       EXPECT_EQ(own.tokens().ranks(), other.tokens().ranks());
       EXPECT_EQ(own.shards().ranks(), other.shards().ranks());
       EXPECT_EQ(own.remaining().ranks(), other.remaining().ranks());

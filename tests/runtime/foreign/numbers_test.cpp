@@ -8,7 +8,6 @@
 #include <functional>
 #include <numbers>
 
-#include "fsdp/unit_memory.h"
 #include "runtime/foreign/foreign_config.h"
 #include "runtime/optimizer/muon.h"
 #include "runtime/optimizer/schedule.h"
@@ -80,9 +79,7 @@ void expect_steps(const Recipe& recipe, const OtherMuon& other) {
     all.push_back(parameters.back().get());
   }
   all.back()->of_tokens = true;
-  std::vector<Unit> units;
-  units.emplace_back(UnitSpec{"unit", all}, Sharding{});
-  const UnitMemory memory(units, {});
+  Fsdp fsdp({UnitSpec{"unit", all}}, {});
   std::vector<at::Tensor> wanted, first, second;
   for (size_t i = 0; i < all.size(); ++i) {
     all[i]->tensor.detach().copy_(random_tensor(shapes[i], 1 + i));
@@ -90,7 +87,7 @@ void expect_steps(const Recipe& recipe, const OtherMuon& other) {
     first.push_back(at::zeros_like(wanted[i]));
     second.push_back(at::zeros_like(wanted[i]));
   }
-  const auto optimizer = make_optimizer(recipe.optimizer, units);
+  const auto optimizer = make_optimizer(recipe.optimizer, {{&fsdp, {}}});
   for (int step = 1; step <= 3; ++step) {
     for (size_t i = 0; i < all.size(); ++i) {
       const at::Tensor g = random_tensor(shapes[i], 100 * step + i);

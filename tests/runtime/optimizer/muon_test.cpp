@@ -52,8 +52,7 @@ struct Model {
     add("tall", {11, 3});
     std::vector<Parameter*> all;
     for (const auto& parameter : parameters) all.push_back(parameter.get());
-    units.emplace_back(UnitSpec{"unit", all}, Sharding{});
-    const UnitMemory memory(units, {});
+    fsdp = std::make_unique<Fsdp>(std::vector{UnitSpec{"unit", all}}, FsdpOptions{});
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters[i]->tensor.detach().copy_(random_tensor(parameters[i]->shape, 1 + i));
     }
@@ -64,8 +63,10 @@ struct Model {
     }
   }
 
+  std::vector<ParameterGroup> groups() const { return {{fsdp.get(), {}}}; }
+
   std::vector<std::unique_ptr<Parameter>> parameters;
-  std::vector<Unit> units;
+  std::unique_ptr<Fsdp> fsdp;
 };
 
 OptimizerOptions muon_options() {
@@ -90,7 +91,7 @@ TEST(Muon, IsTheFormulaOnWholeMatrices) {
         Model model;
         std::vector<at::Tensor> wanted, velocity(4);
         for (const auto& parameter : model.parameters) wanted.push_back(parameter->tensor.detach().clone());
-        const auto optimizer = make_optimizer(recipe, model.units);
+        const auto optimizer = make_optimizer(recipe, model.groups());
         for (int step = 1; step <= 3; ++step) {
           model.set_gradients(step);
           for (const size_t i : {1u, 3u}) {
@@ -118,7 +119,7 @@ TEST(Muon, LeavesTheRestToAdamWAtItsOwnRate) {
   Model model, other;
   OptimizerOptions adamw = muon_options();
   adamw.name = "adamw";
-  const auto optimizer = make_optimizer(muon_options(), model.units), rest = make_optimizer(adamw, other.units);
+  const auto optimizer = make_optimizer(muon_options(), model.groups()), rest = make_optimizer(adamw, other.groups());
   for (int step = 1; step <= 3; ++step) {
     model.set_gradients(step);
     other.set_gradients(step);
@@ -133,10 +134,10 @@ TEST(Muon, LeavesTheRestToAdamWAtItsOwnRate) {
 TEST(Muon, KeepsOneNumberAnElementAndTheGradients) {
   Model model;
   model.set_gradients(1);
-  const at::Tensor before = model.units[0].buffers()[0].gradients().clone();
-  const auto optimizer = make_optimizer(muon_options(), model.units);
+  const at::Tensor before = model.fsdp->units()[0].buffers()[0].gradients().clone();
+  const auto optimizer = make_optimizer(muon_options(), model.groups());
   optimizer->step(0.01);
-  EXPECT_TRUE(at::equal(model.units[0].buffers()[0].gradients(), before));
+  EXPECT_TRUE(at::equal(model.fsdp->units()[0].buffers()[0].gradients(), before));
 }
 
 /// Returns the map for a mesh of num_tp x num_shards x num_replicas that does not exist.

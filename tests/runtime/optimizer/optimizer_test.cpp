@@ -5,7 +5,6 @@
 
 #include <set>
 
-#include "fsdp/unit_memory.h"
 #include "mesh/memory.h"
 #include "runtime/optimizer/rules.h"
 #include "tests/support/world.h"
@@ -24,8 +23,8 @@ struct Fixture {
       parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, shape, {}, options)));
       parameters.back()->tensor.set_requires_grad(!frozen.contains(name));
     }
-    units.emplace_back(UnitSpec{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}}, Sharding{});
-    const UnitMemory memory(units, {});
+    const UnitSpec unit{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}};
+    fsdp = std::make_unique<Fsdp>(std::vector{unit}, FsdpOptions{});
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters[i]->tensor.detach().copy_(random_tensor(parameters[i]->shape, 1 + i));
     }
@@ -38,8 +37,11 @@ struct Fixture {
     }
   }
 
+  std::vector<ParameterGroup> groups() const { return {{fsdp.get(), {}}}; }
+  const FlatBuffer& buffer() const { return fsdp->units()[0].buffers()[0]; }
+
   std::vector<std::unique_ptr<Parameter>> parameters;
-  std::vector<Unit> units;
+  std::unique_ptr<Fsdp> fsdp;
 };
 
 OptimizerOptions options_of(const std::string& name, Decayed decay) {
@@ -68,7 +70,7 @@ TEST(Optimizer, AdamWIsTheFormulaForEveryParameter) {
     Fixture fixture;
     std::vector<at::Tensor> before;
     for (const auto& parameter : fixture.parameters) before.push_back(parameter->tensor.detach().clone());
-    const auto optimizer = make_optimizer(options_of("adamw", decay), fixture.units);
+    const auto optimizer = make_optimizer(options_of("adamw", decay), fixture.groups());
     std::vector<std::vector<at::Tensor>> gradients(3);
     for (int step = 1; step <= 4; ++step) {
       fixture.set_gradients(step);
@@ -90,7 +92,7 @@ TEST(Optimizer, SgdWithMomentumAndDecay) {
   sgd.momentum = 0.5;
   std::vector<at::Tensor> wanted, velocity(3);
   for (const auto& parameter : fixture.parameters) wanted.push_back(parameter->tensor.detach().clone());
-  const auto optimizer = make_optimizer(sgd, fixture.units);
+  const auto optimizer = make_optimizer(sgd, fixture.groups());
   for (int step = 1; step <= 3; ++step) {
     fixture.set_gradients(step);
     for (size_t i = 0; i < 3; ++i) {
@@ -110,12 +112,12 @@ TEST(Optimizer, TakesAFactorOfTheGradients) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
       Fixture before(dtype), along(dtype);
-      OptimizerContext context;
-      if (dtype == at::kBFloat16 && std::string(name) != "muon") context.rounding.emplace(7);
+      std::optional<StochasticRounding> rounding;
+      if (dtype == at::kBFloat16 && std::string(name) != "muon") rounding.emplace(7);
       OptimizerOptions of = options_of(name, Decayed::All);
       of.momentum = 0.5;
-      const auto by_hand = make_optimizer(of, before.units, context),
-                 by_factor = make_optimizer(of, along.units, context);
+      const auto by_hand = make_optimizer(of, before.groups(), rounding),
+                 by_factor = make_optimizer(of, along.groups(), rounding);
       for (int step = 1; step <= 3; ++step) {
         const at::Tensor factor =
             at::full({}, 0.37 / step, at::kDouble);  // a constant factor does not change muon's result
@@ -142,14 +144,12 @@ TEST(Optimizer, AdamWWritesRoundedWeightsToo) {
     parameters.push_back(whole_parameter(name, {5, 3}, {}, at::TensorOptions().dtype(at::kBFloat16)));
     parameters.back().tensor.set_requires_grad(true);
   }
-  std::vector<Unit> units;
-  units.emplace_back(UnitSpec{"unit", {&parameters[0], &parameters[1]}}, Sharding{.shard_dtype = at::kFloat});
-  const UnitMemory memory(units, {});
-  const FlatBuffer& buffer = units[0].buffers()[0];
+  Fsdp fsdp({UnitSpec{"unit", {&parameters[0], &parameters[1]}}}, {.shard_dtype = at::kFloat});
+  const FlatBuffer& buffer = fsdp.units()[0].buffers()[0];
   at::Tensor(buffer.shard_values()).copy_(random_tensor({buffer.shard().numel}, 1));
   at::Tensor(buffer.shard_gradients()).copy_(random_tensor({buffer.shard().numel}, 2));
   for (const char* name : {"adamw", "sgd", "muon"}) {
-    const auto optimizer = make_optimizer(options_of(name, Decayed::Matrices), units);
+    const auto optimizer = make_optimizer(options_of(name, Decayed::Matrices), {{&fsdp, {}}});
     at::Tensor(buffer.rounded_shard()).fill_(7);
     optimizer->step(1e-1);
     EXPECT_EQ(optimizer->rounds(), std::string(name) == "adamw");
@@ -165,11 +165,12 @@ TEST(Optimizer, ASkippedUpdateLeavesNoTrace) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
       Fixture with(dtype), without(dtype);
-      OptimizerContext context;
-      if (dtype == at::kBFloat16 && std::string(name) != "muon") context.rounding.emplace(7);
+      std::optional<StochasticRounding> rounding;
+      if (dtype == at::kBFloat16 && std::string(name) != "muon") rounding.emplace(7);
       OptimizerOptions of = options_of(name, Decayed::All);
       of.momentum = 0.5;
-      const auto skips = make_optimizer(of, with.units, context), goes_on = make_optimizer(of, without.units, context);
+      const auto skips = make_optimizer(of, with.groups(), rounding),
+                 goes_on = make_optimizer(of, without.groups(), rounding);
       UpdateInputs inputs = skips->inputs_of(1e-2);
       inputs.gradient_factor = at::full({}, NAN, at::kDouble);
       for (int step = 1; step <= 3; ++step) {
@@ -195,10 +196,10 @@ TEST(Optimizer, ASkippedUpdateLeavesNoTrace) {
 
 TEST(Optimizer, PaddingStaysZero) {
   Fixture fixture;
-  const auto optimizer = make_optimizer(options_of("adamw", Decayed::All), fixture.units);
+  const auto optimizer = make_optimizer(options_of("adamw", Decayed::All), fixture.groups());
   fixture.set_gradients(1);
   optimizer->step(1e-2);
-  const FlatBuffer& buffer = fixture.units[0].buffers()[0];
+  const FlatBuffer& buffer = fixture.buffer();
   at::Tensor rest = buffer.values().clone();
   for (const Segment& segment : buffer.segments()) rest.narrow(0, segment.offset, segment.numel).zero_();
   EXPECT_EQ(rest.abs().max().item<double>(), 0);
@@ -206,7 +207,7 @@ TEST(Optimizer, PaddingStaysZero) {
 
 TEST(Optimizer, RangesAreFew) {
   Fixture fixture;
-  const FlatBuffer& buffer = fixture.units[0].buffers()[0];
+  const FlatBuffer& buffer = fixture.buffer();
   EXPECT_EQ(update_ranges(buffer, options_of("adamw", Decayed::All)).size(), 1u);
   EXPECT_EQ(update_ranges(buffer, options_of("adamw", Decayed::Matrices)).size(), 3u);
   OptimizerOptions same = options_of("adamw", Decayed::All);
@@ -223,14 +224,14 @@ TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
     grouped.groups = {{"a", 0.5, 0.3}, {"[ab]", 3, 0.2}, {"*", 1, {}}};
     const std::vector<std::pair<double, double>> rate_and_decay = {{0.5, 0.3}, {3, 0.2}, {1, 0.1}};
     Fixture fixture;
-    const auto optimizer = make_optimizer(grouped, fixture.units);
+    const auto optimizer = make_optimizer(grouped, fixture.groups());
     std::vector<std::unique_ptr<Fixture>> alone;
     std::vector<std::unique_ptr<Optimizer>> optimizers;
     for (const auto& [rate, decay] : rate_and_decay) {
       OptimizerOptions one = options_of(name, Decayed::All);
       one.weight_decay = decay;
       alone.push_back(std::make_unique<Fixture>());
-      optimizers.push_back(make_optimizer(one, alone.back()->units));
+      optimizers.push_back(make_optimizer(one, alone.back()->groups()));
     }
     for (int step = 1; step <= 3; ++step) {
       fixture.set_gradients(step);
@@ -254,14 +255,14 @@ TEST(Optimizer, FrozenParametersHaveNeitherStateNorGradientNorMovement) {
     const auto state_bytes = [&](const Fixture& fixture) {
       HostMemory& memory = HostMemory::counted();
       const int64_t before = memory.live();
-      const auto optimizer = make_optimizer(with_momentum, fixture.units);
+      const auto optimizer = make_optimizer(with_momentum, fixture.groups());
       return memory.live() - before;
     };
     Fixture all, some(at::kDouble, {"a", "b"});
     const at::Tensor a = some.parameters[0]->tensor.detach().clone(), b = some.parameters[1]->tensor.detach().clone();
     EXPECT_FALSE(some.parameters[0]->tensor.grad().defined());
     EXPECT_LT(state_bytes(some), state_bytes(all)) << name;
-    const auto optimizer = make_optimizer(with_momentum, some.units);
+    const auto optimizer = make_optimizer(with_momentum, some.groups());
     some.set_gradients(1);
     const at::Tensor c = some.parameters[2]->tensor.detach().clone();
     optimizer->step(1e-1);
@@ -273,7 +274,7 @@ TEST(Optimizer, FrozenParametersHaveNeitherStateNorGradientNorMovement) {
 
 TEST(Optimizer, PureBf16KeepsItsStateInBf16) {
   Fixture fixture(at::kBFloat16);
-  const auto optimizer = make_optimizer(options_of("adamw", Decayed::All), fixture.units);
+  const auto optimizer = make_optimizer(options_of("adamw", Decayed::All), fixture.groups());
   const at::Tensor before = fixture.parameters[0]->tensor.detach().clone();
   fixture.set_gradients(1);
   optimizer->step(1e-1);
@@ -286,7 +287,7 @@ TEST(Optimizer, StateInFp32DecaysBesideWeightsInBf16) {
     Fixture fixture(at::kBFloat16);
     OptimizerOptions options = options_of("adamw", Decayed::All);
     options.state_dtype = state_dtype;
-    const auto optimizer = make_optimizer(options, fixture.units);
+    const auto optimizer = make_optimizer(options, fixture.groups());
     for (int step = 1; step <= 3000; ++step) {
       for (const auto& parameter : fixture.parameters) parameter->tensor.mutable_grad().fill_(step <= 500 ? 1 : 0.125);
       optimizer->step(1e-4);
@@ -308,7 +309,7 @@ TEST(Optimizer, StateInFp32UpdatesInFp32) {
     OptimizerOptions of = options_of(name, Decayed::All);
     of.momentum = 0.5;
     of.state_dtype = at::kFloat;
-    const auto own = make_optimizer(of, halves.units), exact = make_optimizer(of, wide.units);
+    const auto own = make_optimizer(of, halves.groups()), exact = make_optimizer(of, wide.groups());
     for (int step = 1; step <= 3; ++step) {
       halves.set_gradients(step);
       for (size_t i = 0; i < 3; ++i) {

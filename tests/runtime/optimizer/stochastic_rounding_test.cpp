@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "fsdp/unit_memory.h"
 #include "mesh/backends/dry_run.h"
 #include "runtime/optimizer/optimizer.h"
 #include "tests/support/world.h"
@@ -79,9 +78,12 @@ struct RankOfMesh {
     add(sharded_parameter("rows", {301, 37}, 0, group, {}, options));
     add(sharded_parameter("columns", {301, 38}, 1, group, {}, options));
     add(whole_parameter("norm", {331}, {}, options));
-    const Sharding sharding{.num_shards = dp, .index = dp_rank};
-    units.emplace_back(UnitSpec{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}}, sharding);
-    const UnitMemory memory(units, {});
+    std::vector<int64_t> shards(dp);
+    std::iota(shards.begin(), shards.end(), 0);
+    const FsdpOptions sharding{.mode = ShardingMode::ShardOptimizer,
+                               .shards = Group(dry_run_backend(dp_rank, dp), "dp", shards, "")};
+    const UnitSpec unit{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}};
+    fsdp = std::make_unique<Fsdp>(std::vector{unit}, sharding);
     for (const auto& parameter : parameters) write(*parameter, parameter->tensor.detach(), 1);
   }
 
@@ -98,7 +100,7 @@ struct RankOfMesh {
   }
 
   void train(const OptimizerOptions& recipe) {
-    const auto optimizer = make_optimizer(recipe, units, {.rounding = StochasticRounding(42)});
+    const auto optimizer = make_optimizer(recipe, {{fsdp.get(), {}}}, StochasticRounding(42));
     for (uint64_t step = 1; step <= 3; ++step) {
       for (const auto& parameter : parameters) write(*parameter, parameter->tensor.grad(), 10 * step);
       optimizer->step(1e-2);
@@ -106,7 +108,7 @@ struct RankOfMesh {
   }
 
   std::vector<std::unique_ptr<Parameter>> parameters;
-  std::vector<Unit> units;
+  std::unique_ptr<Fsdp> fsdp;
 };
 
 /// Trains, and returns every parameter, assembled from the shards of all ranks.
@@ -117,7 +119,7 @@ std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerOptions& re
     for (int d = 0; d < dp; ++d) {
       RankOfMesh rank(tp, t, dp, d);
       rank.train(recipe);
-      const FlatBuffer& buffer = rank.units[0].buffers()[0];
+      const FlatBuffer& buffer = rank.fsdp->units()[0].buffers()[0];
       flat = d == 0 ? buffer.shard_values().clone() : at::cat({flat, buffer.shard_values()});
       if (d + 1 < dp) continue;
       for (size_t i = 0; i < rank.parameters.size(); ++i) {
@@ -164,12 +166,10 @@ TEST(StochasticRounding, TinyUpdatesAreMadeInTheMean) {
     recipe.name = name;
     for (const bool stochastic : {false, true}) {
       Parameter parameter = whole_parameter("w", {4096}, {}, at::TensorOptions().dtype(at::kBFloat16));
-      std::vector<Unit> units;
-      units.emplace_back(UnitSpec{"unit", {&parameter}}, Sharding{});
-      const UnitMemory memory(units, {});
+      Fsdp fsdp({UnitSpec{"unit", {&parameter}}}, {});
       parameter.tensor.detach().fill_(1);
       const auto optimizer =
-          make_optimizer(recipe, units, {.rounding = stochastic ? std::optional(StochasticRounding(1)) : std::nullopt});
+          make_optimizer(recipe, {{&fsdp, {}}}, stochastic ? std::optional(StochasticRounding(1)) : std::nullopt);
       for (int step = 0; step < kSteps; ++step) {
         parameter.tensor.mutable_grad().fill_(1);
         optimizer->step(1e-4);

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "fsdp/fsdp.h"
+#include "mesh/replica_map.h"
+
+namespace meshtrain {
+
+/// Parameters under one division over ranks. A rank has one group or several, in the same order on all ranks that hold
+/// the same part of the model.
+struct ParameterGroup {
+  Fsdp* fsdp;           ///< must outlive this
+  ReplicaMap replicas;  ///< which rank holds and owns which part of the group's parameters
+};
+
+/// Returns the trained buffers of all groups, in their order.
+inline std::vector<const FlatBuffer*> trainable_buffers(const std::vector<ParameterGroup>& groups) {
+  std::vector<const FlatBuffer*> all;
+  for (const ParameterGroup& group : groups) {
+    const std::vector<const FlatBuffer*> own = trainable_buffers(group.fsdp->units());
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+}  // namespace meshtrain
