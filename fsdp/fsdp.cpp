@@ -9,6 +9,7 @@
 
 #include "fsdp/gathering.h"
 #include "fsdp/reduction.h"
+#include "fsdp/uses.h"
 #include "mesh/flight_recorder.h"
 #include "mesh/gradient_state.h"
 
@@ -79,9 +80,42 @@ struct Fsdp::State {
   Gathering gathering;
   Reduction reduction;
   bool last = false;  // backward of the step
+  // For forwards that do not say which unit they use.
+  std::optional<UnitStorages> storages;
+  std::optional<WatchedUses> backward_uses;
+  std::optional<size_t> current;  // the unit used last in this forward or backward, unless it is of the whole step
 
   void enter(const char* pass, size_t unit) const {
     FlightRecorder::own().set_place(std::string(pass) + " of " + units[unit].name());
+  }
+
+  void before_backward(size_t unit) {
+    enter("backward", unit);
+    gathering.before_backward(unit);
+    reduction.before_backward(unit);
+  }
+
+  /// Returns true when `unit` is used after another one; units of the whole step do not count.
+  bool changes_to(size_t unit) const { return !units[unit].whole_step() && current != unit; }
+
+  void use_in_forward(size_t unit) {
+    if (changes_to(unit)) {
+      leave_forward();
+      enter("forward", unit);
+      current = unit;
+    }
+    gathering.before_forward(unit);
+  }
+
+  void leave_forward() {
+    if (current) gathering.after_forward(*current, at::GradMode::is_enabled());
+    current.reset();
+  }
+
+  void use_in_backward(size_t unit) {
+    if (!changes_to(unit) && !units[unit].whole_step()) return;
+    before_backward(unit);
+    if (!units[unit].whole_step()) current = unit;
   }
 };
 
@@ -126,12 +160,18 @@ at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
     output.register_hook([state, unit](const at::Tensor&) {
       const auto alive = state.lock();
       if (!alive) return;
-      alive->enter("backward", unit);
-      alive->gathering.before_backward(unit);
-      alive->reduction.before_backward(unit);
+      alive->before_backward(unit);
     });
   }
   state_->gathering.after_forward(unit, in_backward);
+  return output;
+}
+
+at::Tensor Fsdp::run(const std::function<at::Tensor()>& forward) {
+  if (!state_->storages) state_->storages.emplace(state_->units);
+  const WatchedUses watch(*state_->storages, [this](size_t unit) { state_->use_in_forward(unit); });
+  const at::Tensor output = forward();
+  state_->leave_forward();
   return output;
 }
 
@@ -143,9 +183,14 @@ void Fsdp::begin_step() {
 void Fsdp::begin_backward(bool last) {
   state_->last = last;
   state_->reduction.begin_backward(last);
+  if (state_->storages) {
+    state_->backward_uses.emplace(*state_->storages, [this](size_t unit) { state_->use_in_backward(unit); });
+  }
 }
 
 void Fsdp::end_backward() {
+  state_->backward_uses.reset();
+  state_->current.reset();
   state_->gathering.end_backward(state_->last);
   state_->reduction.end_backward();
 }

@@ -50,6 +50,15 @@ void Gathering::prefetch(size_t unit, int step) {
   }
 }
 
+// Memory in turns is planned for neighbours: a unit that is used out of order may have the memory of one that is still
+// gathered.
+void Gathering::make_room(int64_t first, int64_t last) {
+  if (!memory_.in_turns()) return;
+  for (int64_t unit = 0; unit < static_cast<int64_t>(units_.size()); ++unit) {
+    if ((unit < first || unit > last) && !units_[unit].whole_step()) let_go(static_cast<size_t>(unit));
+  }
+}
+
 bool Gathering::need(size_t unit) {
   Gathered& gathered = gathered_[unit];
   if (gathered.state == State::Here) return false;
@@ -70,6 +79,7 @@ void Gathering::let_go(size_t unit) {
 }
 
 void Gathering::before_forward(size_t unit) {
+  if (!units_[unit].whole_step()) make_room(static_cast<int64_t>(unit), static_cast<int64_t>(unit) + ahead_);
   const bool first_use = need(unit);
   if (first_use || !units_[unit].whole_step()) prefetch(unit, +1);
 }
@@ -88,6 +98,7 @@ void Gathering::before_backward(size_t unit) {
   for (size_t behind = unit + 1; behind < units_.size(); ++behind) {
     if (!units_[behind].whole_step()) let_go(behind);
   }
+  make_room(static_cast<int64_t>(unit) - ahead_, static_cast<int64_t>(unit));
   need(unit);
   prefetch(unit, -1);
 }

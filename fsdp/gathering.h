@@ -47,6 +47,8 @@ class Gathering {
   };
 
   void start(size_t unit);
+  /// Evicts the units whose memory those from `first` to `last` may need.
+  void make_room(int64_t first, int64_t last);
   /// Starts the gathers of the units after `unit` in the direction `step`, +1 or -1, and reads the next shard ahead.
   void prefetch(size_t unit, int step);
 

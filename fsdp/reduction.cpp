@@ -1,5 +1,7 @@
 #include "fsdp/reduction.h"
 
+#include <stdexcept>
+
 namespace meshtrain {
 
 Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory)
@@ -58,6 +60,11 @@ void Reduction::before_backward(size_t unit) {
 }
 
 void Reduction::count_final(size_t unit) {
+  if (reducing_ && static_cast<int64_t>(unit) > next_) {
+    throw std::logic_error("unit " + units_[unit].name() +
+                           " has a gradient after its reduction has begun: its parameters are used before those of "
+                           "earlier units; list units in the order of their use, or make it one of the whole step");
+  }
   if (!units_[unit].count_final() || !reducing_) return;
   while (next_ >= 0 && units_[next_].complete()) issue_next();
 }

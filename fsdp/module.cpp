@@ -1,0 +1,79 @@
+#include "fsdp/module.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+namespace meshtrain {
+namespace {
+
+/// Returns true when `name` matches `pattern`, of which a star stands for one part between dots.
+bool matches(std::string pattern, std::string name) {
+  std::replace(pattern.begin(), pattern.end(), '.', '/');
+  std::replace(name.begin(), name.end(), '.', '/');
+  return fnmatch(pattern.c_str(), name.c_str(), FNM_PATHNAME) == 0;
+}
+
+/// Returns the names of the submodules that `patterns` select, in the order of the patterns.
+std::vector<std::string> selected(torch::nn::Module& module, const std::vector<std::string>& patterns) {
+  std::vector<std::string> names;
+  for (const std::string& pattern : patterns) {
+    const size_t before = names.size();
+    for (const auto& submodule : module.named_modules("", /*include_self=*/false)) {
+      if (matches(pattern, submodule.key())) names.push_back(submodule.key());
+    }
+    if (names.size() == before) {
+      throw std::invalid_argument("unit " + pattern + ": the module has no submodule of this name");
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+ModuleUnits::ModuleUnits(torch::nn::Module& module, const std::vector<std::string>& units) {
+  const std::vector<std::string> names = selected(module, units);
+  const auto num_units = static_cast<int64_t>(names.size());
+  const auto unit_of = [&](const std::string& parameter) {
+    for (int64_t unit = 0; unit < num_units; ++unit) {
+      if (parameter.starts_with(names[unit] + ".")) return unit;
+    }
+    return num_units;  // the rest
+  };
+
+  std::vector<int64_t> unit_of_parameter;
+  std::map<const c10::TensorImpl*, size_t> known;
+  for (const auto& named : module.named_parameters()) {
+    const at::Tensor& tensor = named.value();
+    const int64_t unit = unit_of(named.key());
+    const auto [found, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), parameters_.size());
+    if (!is_new) {
+      int64_t& first = unit_of_parameter[found->second];
+      if (first != unit) first = num_units;
+      continue;
+    }
+    Parameter& parameter = parameters_.emplace_back();
+    parameter.name = named.key();
+    parameter.tensor = tensor;
+    parameter.shape = parameter.global_shape = tensor.sizes().vec();
+    parameter.box = {std::vector<int64_t>(parameter.shape.size(), 0), parameter.shape};
+    unit_of_parameter.push_back(unit);
+  }
+
+  UnitSpec rest{"the rest", {}, /*whole_step=*/true};
+  for (const std::string& name : names) specs_.push_back({name, {}});
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const int64_t unit = unit_of_parameter[i];
+    (unit == num_units ? rest : specs_[unit]).parameters.push_back(&parameters_[i]);
+  }
+  for (const UnitSpec& unit : specs_) {
+    if (unit.parameters.empty()) {
+      throw std::invalid_argument("unit " + unit.name + " has no parameters of its own: leave it out");
+    }
+  }
+  if (!rest.parameters.empty()) specs_.insert(specs_.begin(), std::move(rest));
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,230 @@
+#include "fsdp/module.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <stdexcept>
+
+#include "fsdp/fsdp.h"
+#include "tests/fsdp/chain.h"
+#include "tests/fsdp/modules.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::Hosts;
+using testing::kMicroBatches;
+using testing::kWays;
+using testing::Mlp;
+using testing::random_tensor;
+using testing::Vit;
+using testing::Way;
+using testing::world;
+using testing::world_on;
+
+constexpr int kUpdates = 3;
+constexpr double kLearningRate = 0.01;
+
+/// A module of fp64, the same on every rank, and its inputs.
+template <class Module>
+struct Trained {
+  static Module make() {
+    at::manual_seed(3);
+    Module module;
+    module->to(at::kDouble);
+    return module;
+  }
+  static at::Tensor input(int64_t rank, int64_t step, int64_t micro_batch);
+  static at::Tensor labels(int64_t rank, int64_t micro_batch) {
+    return at::arange(6, at::kLong).add(rank + micro_batch).remainder(5);
+  }
+};
+
+template <>
+at::Tensor Trained<Mlp>::input(int64_t rank, int64_t step, int64_t micro_batch) {
+  return random_tensor({6, 12}, static_cast<uint64_t>(1000 * step + 10 * rank + micro_batch));
+}
+template <>
+at::Tensor Trained<Vit>::input(int64_t rank, int64_t step, int64_t micro_batch) {
+  return random_tensor({6, 1, 8, 8}, static_cast<uint64_t>(1000 * step + 10 * rank + micro_batch));
+}
+
+const std::vector<std::string>& units_of(const Mlp&) {
+  static const std::vector<std::string> units = {"first", "unused", "last"};
+  return units;
+}
+const std::vector<std::string>& units_of(const Vit&) {
+  static const std::vector<std::string> units = {"patches", "blocks.*", "head"};
+  return units;
+}
+
+void descend(Fsdp& fsdp) {
+  const at::NoGradGuard no_grad;
+  for (const FlatBuffer* buffer : trainable_buffers(fsdp.units())) {
+    at::Tensor(buffer->shard_values()).sub_(buffer->shard_gradients(), kLearningRate);
+  }
+  fsdp.shards_changed();
+}
+
+/// Trains one copy of the module under `options`, and another one on this rank alone with the micro-batches of every
+/// rank, one by one.
+template <class Module>
+void expect_equal_to_one_rank(const FsdpOptions& options) {
+  using Inputs = Trained<Module>;
+  Module alone = Inputs::make(), wrapped = Inputs::make();
+  const ModuleUnits units(*wrapped, units_of(wrapped));
+  Fsdp fsdp(units.specs(), options);
+  for (int step = 0; step < kUpdates; ++step) {
+    alone->zero_grad();
+    for (int rank = 0; rank < world().size(); ++rank) {
+      for (int64_t i = 0; i < kMicroBatches; ++i) {
+        alone->forward(Inputs::input(rank, step, i), Inputs::labels(rank, i)).backward();
+      }
+    }
+    fsdp.begin_step();
+    for (int64_t i = 0; i < kMicroBatches; ++i) {
+      const at::Tensor loss = fsdp.run(
+          [&] { return wrapped->forward(Inputs::input(world().rank(), step, i), Inputs::labels(world().rank(), i)); });
+      fsdp.begin_backward(i + 1 == kMicroBatches);
+      loss.backward();
+      fsdp.end_backward();
+    }
+    std::map<std::string, at::Tensor> expected;
+    for (const auto& named : alone->named_parameters()) expected.emplace(named.key(), named.value());
+    size_t num_gradients = 0;
+    fsdp.visit_gradients([&](const Parameter& parameter) {
+      const at::Tensor gradient = expected.at(parameter.name).grad();
+      const at::Tensor difference = gradient.defined() ? parameter.tensor - gradient : parameter.tensor;
+      EXPECT_LT(difference.abs().max().template item<double>(), 1e-11) << parameter.name << " in step " << step;
+      ++num_gradients;
+    });
+    EXPECT_EQ(num_gradients, units.parameters().size());
+    descend(fsdp);
+    const at::NoGradGuard no_grad;
+    std::set<const void*> updated;  // a layer with two names has its parameters twice
+    for (const at::Tensor& parameter : alone->parameters()) {
+      if (!parameter.grad().defined() || !updated.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      at::Tensor(parameter).sub_(parameter.grad(), kLearningRate);
+    }
+    fsdp.visit_values([&](const Unit& unit) {
+      for (const Parameter* parameter : unit.parameters()) {
+        const at::Tensor difference = parameter->tensor - expected.at(parameter->name);
+        EXPECT_LT(difference.abs().max().template item<double>(), 1e-11) << parameter->name << " in step " << step;
+      }
+    });
+  }
+}
+
+TEST(ModuleFsdp, EqualsOneRankInEveryMode) {
+  for (const Hosts hosts : {Hosts::Found, Hosts::Refused}) {
+    const Group ranks = world_on(hosts);
+    for (const Way& way : kWays) {
+      SCOPED_TRACE(way.name + (hosts == Hosts::Refused ? " without windows" : ""));
+      expect_equal_to_one_rank<Mlp>(way.options(ranks));
+      expect_equal_to_one_rank<Vit>(way.options(ranks));
+    }
+  }
+}
+
+/// Returns the number of units whose parameters have memory.
+int64_t num_gathered(const Fsdp& fsdp) {
+  int64_t number = 0;
+  for (const Unit& unit : fsdp.units()) {
+    const bool gathered = unit.buffers().front().values().storage().data() != nullptr;
+    if (gathered && !unit.whole_step()) ++number;
+  }
+  return number;
+}
+
+TEST(ModuleFsdp, GathersTheUnitInUseAndThoseAhead) {
+  if (world().size() == 1) return;
+  for (const int64_t prefetch : {0, 1, 2}) {
+    Vit module = Trained<Vit>::make();
+    const ModuleUnits units(*module, units_of(module));
+    FsdpOptions options;
+    options.mode = ShardingMode::FullShard;
+    options.shards = options.summed_over = world_on(Hosts::Refused);
+    options.prefetch = prefetch;
+    Fsdp fsdp(units.specs(), options);
+    std::vector<int64_t> seen;
+    module->after_block = [&] { seen.push_back(num_gathered(fsdp)); };
+    const at::Tensor loss =
+        fsdp.run([&] { return module->forward(Trained<Vit>::input(0, 0, 0), Trained<Vit>::labels(0, 0)); });
+    const int64_t most = 1 + prefetch;
+    EXPECT_EQ(seen, (std::vector<int64_t>{most, most, most, 1 + std::min<int64_t>(prefetch, 1)}));
+    EXPECT_EQ(num_gathered(fsdp), 1) << "the last unit stays for its backward";
+    fsdp.begin_step();
+    fsdp.begin_backward(/*last=*/true);
+    loss.backward();
+    fsdp.end_backward();
+    EXPECT_EQ(num_gathered(fsdp), 0);
+  }
+}
+
+TEST(ModuleFsdp, UnitsAreNamedAndComplete) {
+  Vit vit = Trained<Vit>::make();
+  std::vector<std::string> names;
+  const ModuleUnits of_vit(*vit, units_of(vit));
+  for (const UnitSpec& unit : of_vit.specs()) names.push_back(unit.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"the rest", "patches", "blocks.0", "blocks.1", "blocks.2", "blocks.3", "head"}));
+  Mlp mlp = Trained<Mlp>::make();
+  const ModuleUnits of_mlp(*mlp, {"first", "last"});
+  EXPECT_EQ(of_mlp.parameters().size(), mlp->named_parameters().size() - 2) << "middle and again are one";
+  EXPECT_THROW(ModuleUnits(*mlp, {"second"}), std::invalid_argument);
+  EXPECT_THROW(ModuleUnits(*mlp, {"middle"}), std::invalid_argument) << "its parameters are also those of again";
+}
+
+/// Layers used in another order than that of the units.
+struct BackAndForth : torch::nn::Module {
+  BackAndForth() {
+    for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(8, 8));
+    register_module("layers", layers);
+    to(at::kDouble);
+  }
+  at::Tensor forward(at::Tensor x, const std::vector<int>& order) {
+    for (const int i : order) x = at::tanh(layers->at<torch::nn::LinearImpl>(static_cast<size_t>(i)).forward(x));
+    return x.square().sum();
+  }
+  torch::nn::ModuleList layers;
+};
+
+TEST(ModuleFsdp, UsesOutOfOrderAreRightOrRefused) {
+  for (const ShardingMode mode : {ShardingMode::ShardOptimizer, ShardingMode::FullShard}) {
+    for (const std::vector<int>& order : {std::vector<int>{0, 1, 2, 3}, {2, 0, 3, 1}, {3, 2, 1, 0}, {0, 1, 2, 3, 0}}) {
+      at::manual_seed(5);
+      BackAndForth alone;
+      at::manual_seed(5);
+      BackAndForth module;
+      const ModuleUnits units(module, {"layers.*"});
+      FsdpOptions options;
+      options.mode = mode;
+      options.shards = options.summed_over = world_on(Hosts::Refused);
+      Fsdp fsdp(units.specs(), options);
+      const at::Tensor input = random_tensor({3, 8}, 7);
+      fsdp.begin_step();
+      const at::Tensor loss = fsdp.run([&] { return module.forward(input, order); });
+      const at::Tensor expected = alone.forward(input, order);
+      EXPECT_EQ(loss.item<double>(), expected.item<double>());
+      expected.backward();
+      fsdp.begin_backward(/*last=*/true);
+      const bool in_order = order == std::vector<int>{0, 1, 2, 3};
+      if (mode == ShardingMode::FullShard && world().size() > 1 && !in_order) {
+        EXPECT_THROW(loss.backward(), std::logic_error);
+        break;  // ranks have stopped in the middle of a backward
+      }
+      loss.backward();
+      fsdp.end_backward();
+      auto parameter = alone.named_parameters();
+      fsdp.visit_gradients([&](const Parameter& own) {
+        const at::Tensor gradient = parameter[own.name].grad() * static_cast<double>(world().size());
+        EXPECT_LT((own.tensor - gradient).abs().max().item<double>(), 1e-11) << own.name;
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain
