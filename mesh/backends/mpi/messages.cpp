@@ -109,7 +109,7 @@ void MpiTransfer::set_reduction(MpiSlot& slot, bool is_first, bool is_last, int6
   slot.kernel = is_first && is_last ? reduce_kernel(dtype, op)
                 : is_first          ? partial_kernel(dtype, op)
                 : is_last           ? rounding_kernel(dtype, op)
-                                    : reduce_kernel(accumulation_dtype(dtype), op);
+                                    : reduce_kernel(dtype_of_sums(dtype), op);
   slot.elements = elements;
   slot.part_bytes = is_first ? element_bytes_ : sum_bytes_;
   slot.result_bytes = is_last ? element_bytes_ : sum_bytes_;

@@ -117,7 +117,7 @@ ReduceKernel reduce_kernel(at::ScalarType dtype, Reduce op) {
   return by_dtype(dtype, [&]<typename E, typename S>(E, S) { return kernel<E, S, E>(op); });
 }
 
-at::ScalarType accumulation_dtype(at::ScalarType dtype) {
+at::ScalarType dtype_of_sums(at::ScalarType dtype) {
   return dtype == at::kBFloat16 || dtype == at::kHalf ? at::kFloat : dtype;
 }
 

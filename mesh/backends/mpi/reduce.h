@@ -18,7 +18,7 @@ ReduceKernel reduce_kernel(at::ScalarType dtype, Reduce op);
 
 /// The kernels of a reduction in several steps: partial_kernel() leaves its result in the dtype that it is accumulated
 /// in, and rounding_kernel() reduces such parts, one or more, to `dtype`.
-at::ScalarType accumulation_dtype(at::ScalarType dtype);
+at::ScalarType dtype_of_sums(at::ScalarType dtype);
 ReduceKernel partial_kernel(at::ScalarType dtype, Reduce op);
 ReduceKernel rounding_kernel(at::ScalarType dtype, Reduce op = Reduce::Sum);
 

@@ -54,7 +54,7 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
   }
   if (collective.kind == Kind::AllReduce || collective.kind == Kind::ReduceScatter) {
     reduces_ = true;
-    sum_bytes_ = static_cast<int64_t>(c10::elementSize(accumulation_dtype(collective.output.scalar_type())));
+    sum_bytes_ = static_cast<int64_t>(c10::elementSize(dtype_of_sums(collective.output.scalar_type())));
     if (!reduce_kernel(collective.output.scalar_type(), collective.reduce))
       refuse("fp64, fp32, bf16, fp16 and int64 can be reduced; other dtypes can be moved only");
   }

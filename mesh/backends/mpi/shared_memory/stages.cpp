@@ -128,7 +128,7 @@ void HostTransfer::start_across(Lane& lane) {
   const Collective& call = through_mpi_.collective();
   const Span chunk = span(lane);
   const auto options = at::TensorOptions().dtype(call.output.scalar_type());
-  const auto sums = options.dtype(accumulation_dtype(call.output.scalar_type()));
+  const auto sums = options.dtype(dtype_of_sums(call.output.scalar_type()));
   Collective across = call;
   switch (kind_) {
     case Kind::AllReduce:

@@ -62,7 +62,7 @@ HostTransfer::HostTransfer(MpiCommunicator& communicator, const Collective& coll
   if (collective.input.defined()) input_ = static_cast<const std::byte*>(collective.input.const_data_ptr());
   element_bytes_ = static_cast<int64_t>(collective.output.element_size());
   elements_ = shard.numel();
-  sum_bytes_ = static_cast<int64_t>(c10::elementSize(accumulation_dtype(dtype)));
+  sum_bytes_ = static_cast<int64_t>(c10::elementSize(dtype_of_sums(dtype)));
   if (kind_ != Kind::AllGather) {
     reduce_ = layout_.hosts == 1 ? reduce_kernel(dtype, collective.reduce) : partial_kernel(dtype, collective.reduce);
     if (sum_bytes_ != element_bytes_) round_ = rounding_kernel(dtype);
