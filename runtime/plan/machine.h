@@ -78,9 +78,24 @@ struct Machine {
 /// Returns the word for a placement in a machine file: private, own, common.
 std::string name_of(Placement placement);
 
+/// The rates of GPUs and networks that data sheets and measured kernels leave open, as factors of a machine's.
+struct Rates {
+  double products = 1;
+  double attention = 1;
+  double fp8_products = 1;  ///< beyond `products`
+  double memory = 1;        ///< of elementwise operators
+  double on_host = 1;       ///< of collectives, by bandwidth
+  double among_hosts = 1;
+};
+
+/// Returns `machine` with its rates times `rates`.
+Machine with_rates(Machine machine, const Rates& rates);
+
 /// Returns the preset `name` as data sheets and measured kernels have it, before it was fitted on runs; none for other
 /// names.
 std::optional<Machine> sourced_machine(const std::string& name);
+/// Returns the rates of machine_preset(), times those of sourced_machine().
+Rates preset_rates();
 /// Returns the preset `name`: a100, h100, h100-500w, h200, b200; none for other names.
 std::optional<Machine> machine_preset(const std::string& name);
 /// Returns the names of all presets.

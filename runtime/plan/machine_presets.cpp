@@ -1,6 +1,6 @@
 #include <array>
 
-#include "runtime/plan/rates.h"
+#include "runtime/plan/machine.h"
 
 namespace meshtrain {
 namespace {
@@ -60,8 +60,8 @@ constexpr std::array kSheets = {
           ProductFlops{4500e12, 2250e12, 2250e12, 75e12, 37e12}, kBlackwell, 148, 8e12, 180 * kGiB, 900e9, 50e9},
 };
 
-/// The rates of kernels that `meshtrain plan --published` fits on benchmarks/own_runs.csv, and those of collectives and
-/// fp8, which it fits on benchmarks/published_runs.csv: other programs have other kernels.
+/// The rates of kernels that benchmarks/published fits on its own_runs.csv, and those of collectives and fp8, which it
+/// fits on its published_runs.csv: other programs have other kernels.
 constexpr Rates kFitted = {
     .products = 1.05, .attention = 1.04, .fp8_products = 0.92, .memory = 1.02, .on_host = 0.97, .among_hosts = 0.94};
 
@@ -91,6 +91,17 @@ std::optional<Machine> sourced_machine(const std::string& name) {
     return machine;
   }
   return std::nullopt;
+}
+
+Machine with_rates(Machine machine, const Rates& rates) {
+  machine.product_share *= rates.products;
+  machine.attention_share *= rates.attention;
+  machine.attention_backward_share *= rates.attention;
+  machine.peak_flops.fp8 *= rates.fp8_products;
+  machine.memory_bandwidth *= rates.memory;
+  machine.on_host.bandwidth *= rates.on_host;
+  machine.among_hosts.bandwidth *= rates.among_hosts;
+  return machine;
 }
 
 std::optional<Machine> machine_preset(const std::string& name) {

@@ -55,7 +55,6 @@ void LineFollower::forget() {
   device_ = 0;
   inode_ = 0;
   num_too_long_ = 0;
-  ends_inside_a_line_ = false;
 }
 
 bool LineFollower::continues(int descriptor, const struct ::stat& now) const {
@@ -104,7 +103,6 @@ void LineFollower::read(const std::function<void()>& begin_again, const std::fun
       line.append(rest);
     }
   }
-  ends_inside_a_line_ = is_too_long || !line.empty();
   if (count < 0) cannot_read(file_, std::strerror(errno));
 }
 

@@ -25,9 +25,6 @@ class LineFollower {
 
   /// Returns how many lines were too long since the file was last read from its start.
   int64_t num_too_long() const { return num_too_long_; }
-  /// Returns true when the file goes on behind its last line break: a line that is still written, or one that never
-  /// was completed.
-  bool ends_inside_a_line() const { return ends_inside_a_line_; }
 
  private:
   void forget();
@@ -39,7 +36,6 @@ class LineFollower {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   int64_t num_too_long_ = 0;
-  bool ends_inside_a_line_ = false;
 };
 
 }  // namespace meshtrain

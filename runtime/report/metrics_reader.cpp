@@ -93,7 +93,6 @@ void MetricsReader::add(std::string_view line) {
     ++num_damaged_;
     return;
   }
-  ++num_lines_;
   last_step_ = std::max(last_step_, read.step);
   for (const auto& [path, value] : read.numbers) {
     auto found = series_.find(path);

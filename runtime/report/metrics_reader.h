@@ -33,7 +33,6 @@ class MetricsReader {
   /// Returns what stands at `*` in the paths `before` * `after`, sorted: the axes in "bytes." * "".
   std::vector<std::string> between(std::string_view before, std::string_view after) const;
 
-  int64_t num_lines() const { return num_lines_; }
   int64_t num_damaged() const { return num_damaged_; }
   int64_t last_step() const { return last_step_; }
   int64_t num_skipped() const { return num_skipped_; }
@@ -43,7 +42,6 @@ class MetricsReader {
  private:
   std::map<std::string, Series, std::less<>> series_;
   std::vector<SkippedStep> skipped_;
-  int64_t num_lines_ = 0;
   int64_t num_damaged_ = 0;
   int64_t num_skipped_ = 0;
   int64_t last_step_ = 0;

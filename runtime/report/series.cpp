@@ -28,10 +28,7 @@ void Series::add(int64_t step, double value) {
   const auto column = static_cast<size_t>(step / width_);
   if (column >= columns_.size()) columns_.resize(column + 1);
   columns_[column].add(value);
-  if (first_step_ < 0 || step < first_step_) {
-    first_step_ = step;
-    first_ = value;
-  }
+  if (first_step_ < 0 || step < first_step_) first_step_ = step;
   if (step >= last_step_) {
     last_step_ = step;
     last_ = value;

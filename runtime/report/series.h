@@ -44,8 +44,7 @@ class Series {
   bool has_values() const { return total().count > 0; }
   int64_t first_step() const { return first_step_; }
   int64_t last_step() const { return last_step_; }
-  /// Return the values of these steps; NaN when not finite.
-  double first() const { return first_; }
+  /// Returns the value of last_step(); NaN when not finite.
   double last() const { return last_; }
 
  private:
@@ -54,7 +53,7 @@ class Series {
   int64_t width_ = 1;
   std::vector<Column> columns_;
   int64_t first_step_ = -1, last_step_ = -1;
-  double first_ = 0, last_ = 0;
+  double last_ = 0;
 };
 
 }  // namespace meshtrain

@@ -135,58 +135,6 @@ TEST(PlanCommand, FollowsTheRecipe) {
   EXPECT_LT(memory("activations", {"train.activation_checkpointing.mode=full"}), memory("activations", {}) / 2);
 }
 
-/// Returns what `plan --published` says of a table under benchmarks/, and the score that it ends with.
-std::pair<std::string, nlohmann::json> held_against(const std::string& table) {
-  const Ending ending = run_meshtrain({"plan", "--published", source_folder() + "/benchmarks/" + table});
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_EQ(ending.err, "");
-  const size_t begin = ending.out.rfind('\n', ending.out.size() - 2) + 1;
-  return {ending.out, nlohmann::json::parse(ending.out.substr(begin))};
-}
-
-/// Returns the text of a rate, "0.92", in the line of `out` that begins with `which`.
-std::string rate_of(const std::string& out, const std::string& which, const std::string& rate) {
-  const size_t line = out.find("\nrates " + which), at = out.find(" " + rate + " ", line);
-  return line == std::string::npos || at == std::string::npos ? "" : out.substr(at + rate.size() + 2, 4);
-}
-
-TEST(PlanCommand, IsHeldAgainstPublishedRuns) {
-  const auto [out, score] = held_against("published_runs.csv");
-  EXPECT_EQ(score.size(), 8u);
-  EXPECT_EQ(score["rows"], 37);
-  EXPECT_LE(score["time_error_mean"], 0.1);
-  EXPECT_GE(score["kendall_tau_mean"], 0.9);
-  EXPECT_LE(score["memory_error_mean"], 0.1);
-  EXPECT_EQ(score["out_of_memory_total"], 2);
-  EXPECT_EQ(score["out_of_memory_named"], 2);
-  EXPECT_EQ(score["fitting_refused"], 0);
-  EXPECT_EQ(count(out, " named\n"), 2) << out;
-  for (const char* rate : {"fp8 products", "on a host", "among hosts"}) {
-    EXPECT_EQ(rate_of(out, "fitted", rate), rate_of(out, "of the presets", rate)) << rate << "\n" << out;
-    EXPECT_NE(rate_of(out, "fitted", rate), "") << out;
-  }
-}
-
-// Runs of this program on one GPU: benchmarks.md has them.
-TEST(PlanCommand, IsHeldAgainstOwnRuns) {
-  const auto [out, score] = held_against("own_runs.csv");
-  EXPECT_EQ(score["rows"], 5);
-  EXPECT_LE(score["time_error_worst"], 0.1) << out;
-  EXPECT_LE(score["memory_error_mean"], 0.005) << out;
-  for (const char* rate : {"products", "attention", "memory"}) {
-    EXPECT_EQ(rate_of(out, "fitted", rate), rate_of(out, "of the presets", rate)) << rate << "\n" << out;
-  }
-}
-
-TEST(PlanCommand, RefusesAPublishedRunThatItDoesNotKnow) {
-  const ScratchFolder folder;
-  const std::string path = folder.path() / "runs.csv";
-  write_file(path, "id,source,kind\n");
-  EXPECT_EQ(
-      only_complaint(run_meshtrain({"plan", "--published", path})).rfind(path + ":1: unknown column \"kind\": ", 0),
-      0u);
-}
-
 TEST(PlanCommand, SaysWhatIsMissing) {
   const auto complaint = [](const Words& words) { return only_complaint(run_meshtrain(plan_words(words))); };
   EXPECT_EQ(complaint({"--ranks", "7"}),

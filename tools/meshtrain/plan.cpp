@@ -16,7 +16,6 @@
 #include "runtime/launch/connect.h"
 #include "runtime/plan/calibrate.h"
 #include "runtime/plan/plan_text.h"
-#include "runtime/plan/published_text.h"
 #include "runtime/plan/search.h"
 #include "runtime/recipe/check_data.h"
 #include "runtime/recipe/load.h"
@@ -42,7 +41,6 @@ struct PlanArguments {
   std::string search = "mesh";
   size_t top = 10;
   std::filesystem::path json;
-  std::filesystem::path published;
 };
 
 /// Returns the bytes of "80GiB", "512 MiB" or "80GB".
@@ -133,20 +131,6 @@ void plan(const PlanArguments& arguments) {
               arguments.recipe.c_str(), first.layout.describe().c_str(), settings.c_str());
 }
 
-/// Prints predictions of published runs beside what was measured. The last line is the score as JSON.
-void plan_published(const std::filesystem::path& file) {
-  refuse_several_ranks("meshtrain plan");
-  const Progress progress("plan of " + file.string());
-  const PublishedRuns runs(read_published_table(file));
-  const std::vector<PublishedForecast> forecasts = runs.predict_each_from_others();
-  const PublishedScore score = score_of(forecasts);
-  std::printf("%s\n%s: %s\n", to_text(forecasts).c_str(), counted(score.rows, "run").c_str(), to_text(score).c_str());
-  std::printf("without a fit: %s\n", to_text(score_of(runs.predict({}))).c_str());
-  std::printf("rates fitted on all runs, times those of sources: %s\n", to_text(runs.fitted()).c_str());
-  std::printf("rates of the presets, times those of sources: %s\n", to_text(preset_rates()).c_str());
-  std::printf("%s\n", to_json(score).c_str());
-}
-
 int calibrate_on_ranks(const PlanArguments& arguments) {
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
@@ -179,7 +163,7 @@ void add_plan_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<PlanArguments>();
   CLI::App* const command =
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory, traffic and time, or why not");
-  command->add_option("recipe", arguments->recipe, "The recipe; its parallel.mesh is not used");
+  command->add_option("recipe", arguments->recipe, "The recipe; its parallel.mesh is not used")->required();
   command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
   command
       ->add_option("--hosts-of", arguments->ranks_per_host,
@@ -219,17 +203,7 @@ void add_plan_command(CLI::App& app, int& status) {
       ->add_option("--out", arguments->out, "With --calibrate: the machine file that is written, which must not exist")
       ->type_name("FILE")
       ->capture_default_str();
-  command
-      ->add_option("--published", arguments->published,
-                   "Predicts the runs of a table instead, beside what was measured (docs/plan.md)")
-      ->type_name("FILE");
   command->callback([arguments, &status] {
-    if (!arguments->published.empty()) {
-      plan_published(arguments->published);
-      status = 0;
-      return;
-    }
-    if (arguments->recipe.empty()) throw CLI::RequiredError("recipe");
     if (arguments->calibrate) {
       status = calibrate_on_ranks(*arguments);
       return;

@@ -1,4 +1,4 @@
-#include "runtime/plan/published_table.h"
+#include "benchmarks/published/table.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,10 +7,10 @@
 #include <set>
 #include <string_view>
 
+#include "benchmarks/published/known_shapes.h"
 #include "mesh/error.h"
 #include "mesh/size_text.h"
 #include "runtime/files/file_reader.h"
-#include "runtime/plan/known_shapes.h"
 #include "runtime/plan/machine.h"
 
 namespace meshtrain {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "runtime/plan/published_table.h"
-#include "runtime/plan/software.h"
+#include "benchmarks/published/software.h"
+#include "benchmarks/published/table.h"
 #include "runtime/recipe/recipe.h"
 
 namespace meshtrain {

@@ -1,13 +1,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "benchmarks/published/known_shapes.h"
+#include "benchmarks/published/software.h"
+#include "benchmarks/published/text.h"
 #include "mesh/error.h"
-#include "runtime/plan/known_shapes.h"
-#include "runtime/plan/published_text.h"
-#include "runtime/plan/software.h"
 #include "tests/support/files.h"
 #include "tests/support/scratch.h"
+#include "tests/tools/program.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -296,6 +298,65 @@ TEST(PublishedScore, IsOneLineOfJson) {
   EXPECT_EQ(to_json(score),
             "{\"rows\":2,\"time_error_mean\":0.0,\"time_error_worst\":0.0,\"kendall_tau_mean\":0.0,"
             "\"memory_error_mean\":0.0,\"out_of_memory_named\":0,\"out_of_memory_total\":0,\"fitting_refused\":0}");
+}
+
+/// Runs the program on a table.
+Ending run_program_on(const std::string& table) {
+  return run_program({build_folder() + "/benchmarks/published_benchmark", table});
+}
+
+/// Returns what the program prints about a table of benchmarks/published, and the score that it ends with.
+std::pair<std::string, nlohmann::json> held_against(const std::string& table) {
+  const Ending ending = run_program_on(source_folder() + "/benchmarks/published/" + table);
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err, "");
+  const size_t begin = ending.out.rfind('\n', ending.out.size() - 2) + 1;
+  return {ending.out, nlohmann::json::parse(ending.out.substr(begin))};
+}
+
+/// Returns the text of a rate, "0.92", in the line of `out` that begins with `which`.
+std::string rate_of(const std::string& out, const std::string& which, const std::string& rate) {
+  const size_t line = out.find("\nrates " + which), at = out.find(" " + rate + " ", line);
+  return line == std::string::npos || at == std::string::npos ? "" : out.substr(at + rate.size() + 2, 4);
+}
+
+TEST(PublishedProgram, HoldsThePlanAgainstOtherPrograms) {
+  const auto [out, score] = held_against("published_runs.csv");
+  EXPECT_EQ(score.size(), 8u);
+  EXPECT_EQ(score["rows"], 37);
+  EXPECT_LE(score["time_error_mean"], 0.1);
+  EXPECT_GE(score["kendall_tau_mean"], 0.9);
+  EXPECT_LE(score["memory_error_mean"], 0.1);
+  EXPECT_EQ(score["out_of_memory_total"], 2);
+  EXPECT_EQ(score["out_of_memory_named"], 2);
+  EXPECT_EQ(score["fitting_refused"], 0);
+  EXPECT_EQ(count(out, " named\n"), 2) << out;
+  for (const char* rate : {"fp8 products", "on a host", "among hosts"}) {
+    EXPECT_EQ(rate_of(out, "fitted", rate), rate_of(out, "of the presets", rate)) << rate << "\n" << out;
+    EXPECT_NE(rate_of(out, "fitted", rate), "") << out;
+  }
+}
+
+// Runs of this program on one GPU: docs/benchmarks.md has them.
+TEST(PublishedProgram, HoldsThePlanAgainstOwnRuns) {
+  const auto [out, score] = held_against("own_runs.csv");
+  EXPECT_EQ(score["rows"], 5);
+  EXPECT_LE(score["time_error_worst"], 0.1) << out;
+  EXPECT_LE(score["memory_error_mean"], 0.005) << out;
+  for (const char* rate : {"products", "attention", "memory"}) {
+    EXPECT_EQ(rate_of(out, "fitted", rate), rate_of(out, "of the presets", rate)) << rate << "\n" << out;
+  }
+}
+
+TEST(PublishedProgram, RefusesATableThatItDoesNotKnow) {
+  const ScratchFolder folder;
+  const std::string path = folder.path() / "runs.csv";
+  write_file(path, "id,source,kind\n");
+  const Ending ending = run_program_on(path);
+  EXPECT_EQ(ending.status, 2);
+  EXPECT_EQ(ending.out, "");
+  EXPECT_EQ(ending.err.rfind("published_benchmark: " + path + ":1: unknown column \"kind\": ", 0), 0u) << ending.err;
+  EXPECT_EQ(ending.err.find('\n'), ending.err.size() - 1) << ending.err;
 }
 
 }  // namespace

@@ -8,8 +8,7 @@
 
 namespace meshtrain {
 
-/// A training run that somebody published: a row of a table as benchmarks/published_runs.csv. Members are named like
-/// its columns.
+/// A training run that somebody published: a row of a table as published_runs.csv. Members are named like its columns.
 struct PublishedRun {
   std::string location = {};  ///< "runs.csv:7"
   std::string id, source, model, system;

@@ -1,4 +1,4 @@
-#include "runtime/plan/known_shapes.h"
+#include "benchmarks/published/known_shapes.h"
 
 #include <array>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "runtime/plan/software.h"
+#include "benchmarks/published/software.h"
 
 #include <algorithm>
 #include <cctype>

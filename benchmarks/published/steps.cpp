@@ -1,4 +1,4 @@
-#include "runtime/plan/published_steps.h"
+#include "benchmarks/published/steps.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "benchmarks/published/table.h"
 #include "runtime/model/shape.h"
-#include "runtime/plan/published_table.h"
 #include "runtime/plan/simulation.h"
 #include "runtime/plan/timeline.h"
 

@@ -1,6 +1,6 @@
-#include "runtime/plan/published_recipe.h"
+#include "benchmarks/published/recipe.h"
 
-#include "runtime/plan/known_shapes.h"
+#include "benchmarks/published/known_shapes.h"
 #include "runtime/recipe/load.h"
 
 namespace meshtrain {

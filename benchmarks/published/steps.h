@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/plan/published_table.h"
-#include "runtime/plan/software.h"
+#include "benchmarks/published/software.h"
+#include "benchmarks/published/table.h"
 #include "runtime/plan/time_forecast.h"
 #include "runtime/recipe/run_plan.h"
 

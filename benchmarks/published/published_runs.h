@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/published_table.h"
-#include "runtime/plan/rates.h"
+#include "benchmarks/published/rates.h"
+#include "benchmarks/published/table.h"
 #include "runtime/plan/time_forecast.h"
 
 namespace meshtrain {

@@ -8,16 +8,6 @@
 
 namespace meshtrain {
 
-/// The rates of GPUs and networks that data sheets and measured kernels leave open, as factors of a machine's.
-struct Rates {
-  double products = 1;
-  double attention = 1;
-  double fp8_products = 1;  ///< beyond `products`
-  double memory = 1;        ///< of elementwise operators
-  double on_host = 1;       ///< of collectives, by bandwidth
-  double among_hosts = 1;
-};
-
 /// A member of Rates.
 struct RateMember {
   const char* name;
@@ -32,9 +22,6 @@ inline constexpr std::array kRateMembers = {
     RateMember{"on a host", &Rates::on_host, 0.15},         RateMember{"among hosts", &Rates::among_hosts, 0.3},
 };
 
-/// Returns `machine` with its rates times `rates`.
-Machine with_rates(Machine machine, const Rates& rates);
-
 /// A run whose time was measured.
 struct RateObservation {
   std::string source;
@@ -46,9 +33,6 @@ struct RateObservation {
 /// tenth for reasons of its own. Each source counts as much as the square root of its runs, since one program and one
 /// cluster are off alike; a run that is off by much counts less (Huber).
 Rates fitted_rates(const std::vector<RateObservation>& runs);
-
-/// Returns the rates of machine_preset(), times those of sourced_machine().
-Rates preset_rates();
 
 /// Returns "products 0.98, attention 0.84" and so on.
 std::string to_text(const Rates& rates);

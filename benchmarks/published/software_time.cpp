@@ -2,7 +2,7 @@
 
 #include "mesh/layout.h"
 
-#include "runtime/plan/software.h"
+#include "benchmarks/published/software.h"
 
 namespace meshtrain {
 namespace {

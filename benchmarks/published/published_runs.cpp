@@ -1,16 +1,16 @@
-#include "runtime/plan/published.h"
+#include "benchmarks/published/published_runs.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
 
+#include "benchmarks/published/recipe.h"
+#include "benchmarks/published/software.h"
+#include "benchmarks/published/steps.h"
 #include "mesh/error.h"
 #include "runtime/model/shape.h"
 #include "runtime/plan/planned_mesh.h"
-#include "runtime/plan/published_recipe.h"
-#include "runtime/plan/published_steps.h"
-#include "runtime/plan/software.h"
 
 namespace meshtrain {
 namespace {

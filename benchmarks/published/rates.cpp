@@ -1,4 +1,4 @@
-#include "runtime/plan/rates.h"
+#include "benchmarks/published/rates.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,17 +6,6 @@
 #include <map>
 
 namespace meshtrain {
-
-Machine with_rates(Machine machine, const Rates& rates) {
-  machine.product_share *= rates.products;
-  machine.attention_share *= rates.attention;
-  machine.attention_backward_share *= rates.attention;
-  machine.peak_flops.fp8 *= rates.fp8_products;
-  machine.memory_bandwidth *= rates.memory;
-  machine.on_host.bandwidth *= rates.on_host;
-  machine.among_hosts.bandwidth *= rates.among_hosts;
-  return machine;
-}
 
 Rates fitted_rates(const std::vector<RateObservation>& runs) {
   constexpr double kOwn = 0.1, kUsual = 1.5 * kOwn;  // what a run is off by, and up to where it counts fully

@@ -1,4 +1,4 @@
-#include "runtime/plan/published_text.h"
+#include "benchmarks/published/text.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

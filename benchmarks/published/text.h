@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/published.h"
+#include "benchmarks/published/published_runs.h"
 
 namespace meshtrain {
 
