@@ -28,7 +28,7 @@
 namespace meshtrain {
 namespace {
 
-ModelSize size_of(Trainer& trainer) {
+ModelSize size_of(TransformerTrainer& trainer) {
   ModelSize size;
   for (const Parameter* parameter : trainer.model().parameters()) {
     const int64_t count = c10::multiply_integers(parameter->global_shape);
@@ -50,13 +50,14 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
       folder_(RunDirectory::folder_of(recipe_, options.run_dir)),
       checkpoint_folder_(RunDirectory::checkpoints_of(folder_)) {
   set_rank_name(mesh_.world().coordinate_text());
-  ReplicaMap replicas = map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
+  const ReplicaMap replicas =
+      map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
   open_data();
   resumes_ = find_checkpoint();
   check_same_files(recipe_, reads_weights(), world_);
   memory_request_ = measure_memory();
   memory_advice_.emplace([this] { return less_memory(recipe_, plan_.layout, memory_request_); });
-  open_trainer(std::move(replicas));
+  open_trainer(replicas);
   host_lock_.emplace(folder_, world_);
 }
 
@@ -120,11 +121,11 @@ bool Session::find_checkpoint() {
   return !broadcast_text(world_, checkpoint_ ? "yes" : "").empty();
 }
 
-void Session::open_trainer(ReplicaMap replicas) {
+void Session::open_trainer(const ReplicaMap& replicas) {
   agree(world_, [&] {
     if (mesh_.rank() == 0 && recipe_.train.steps >= Prediction::kSteps) predict();
     if (mesh_.rank() == 0) warn_of_memory();
-    trainer_ = std::make_unique<Trainer>(plan_, mesh_, computing_.device, std::move(replicas), resumes_);
+    trainer_ = std::make_unique<TransformerTrainer>(plan_, mesh_, computing_.device, replicas, resumes_);
     if (mesh_.rank() != 0) return;
     if (reads_weights()) {
       weight_warnings_ = weight_warnings(open_weights(recipe_.model.hf, recipe_.model.shape), recipe_.model.shape);
@@ -197,7 +198,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
   const TrainingState& state = resumed_.state;
   batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
     return read_batch(*data_, plan_.batch, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch,
-                      plan_.shape.pad_token_id);
+                      plan_.frozen_row ? std::nullopt : plan_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
                       mesh_.world().coordinate_text() + " on " + host_name(), computing_.device, print_warning_line);

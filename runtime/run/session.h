@@ -21,7 +21,7 @@
 #include "runtime/telemetry/progress.h"
 #include "runtime/trainer/evaluation.h"
 #include "runtime/trainer/read_ahead.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 
@@ -50,7 +50,7 @@ class Session {
   /// Finds the checkpoint to resume from. Returns whether one exists, the same on all ranks.
   bool find_checkpoint();
   /// Constructs the trainer and locks the run directory.
-  void open_trainer(ReplicaMap replicas);
+  void open_trainer(const ReplicaMap& replicas);
   void predict();
   /// Returns a request for plans of this run, whose memory is the least that a rank of it has now. Every rank must call
   /// it.
@@ -81,7 +81,7 @@ class Session {
   PlanRequest memory_request_;
   std::optional<MemoryAdvice> memory_advice_;
   std::unique_ptr<Prediction> prediction_;  // on rank 0, before the trainer
-  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<TransformerTrainer> trainer_;
   std::vector<std::string> weight_warnings_;  // on rank 0, of the folder of model.hf
   std::unique_ptr<RunDirectory> directory_;   // on rank 0, until the journal takes it
   std::optional<HostLock> host_lock_;

@@ -9,10 +9,11 @@
 #include "runtime/trainer/squared_norm.h"
 
 namespace meshtrain {
-ParameterMeter::ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<Unit>& units, const Group& world)
+ParameterMeter::ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<ParameterGroup>& groups,
+                               const Group& world)
     : world_(world.with_purpose("parameter_metrics")) {
   at::Device device = at::kCPU;
-  for (const FlatBuffer* buffer : trainable_buffers(units)) {
+  for (const FlatBuffer* buffer : trainable_buffers(groups)) {
     device = buffer->shard_values().device();
     for (const Segment& segment : buffer->segments()) {
       const Range kept = buffer->in_shard({segment.offset, segment.numel});

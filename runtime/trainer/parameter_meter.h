@@ -13,8 +13,8 @@ namespace meshtrain {
 /// copy of the weights that this rank owns.
 class ParameterMeter {
  public:
-  /// `owned`: the result of owned_ranges(). `units` must outlive this.
-  ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<Unit>& units, const Group& world);
+  /// `owned`: the result of owned_ranges(). `groups` must outlive this.
+  ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<ParameterGroup>& groups, const Group& world);
 
   /// Call when gradients are reduced and not clipped yet.
   void before_update();

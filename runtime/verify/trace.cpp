@@ -29,7 +29,7 @@ const TracedParameter& Trace::at(const std::string& name) const {
   return *found;
 }
 
-Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
+Trace trace_steps(TransformerTrainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
                   const std::string& where) {
   Progress progress("steps on " + where, static_cast<int64_t>(batches.size()), "steps");
   Trace trace;

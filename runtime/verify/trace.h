@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mesh/box.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 
@@ -34,7 +34,7 @@ struct Trace {
 
 /// Runs one step of `trainer` on each batch, at a constant learning rate. `where`: the trainer's ranks, for people.
 /// Every rank of the trainer's mesh must call it.
-Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
+Trace trace_steps(TransformerTrainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
                   const std::string& where);
 
 }  // namespace meshtrain
