@@ -20,7 +20,7 @@
 #include "runtime/launch/connect.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {
@@ -37,7 +37,7 @@ struct Measured {
 Measured measure(const Recipe& recipe, const DeviceMesh& mesh) {
   HostMemory& memory = HostMemory::counted();
   const int64_t empty = memory.live();
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const StepBatch batch = made_step(trainer.options(), trainer.layout(), 1, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
   trainer.step(batch, num_counted, {1e-4});  // the first makes what is kept

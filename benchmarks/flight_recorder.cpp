@@ -18,7 +18,7 @@
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/flight_recorder.h"
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "runtime/watch/stall_limits.h"
 #include "runtime/watch/watch.h"
 
@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   const Recipe recipe = recipe_of(n);
   const MeshLayout layout({{"dp", 1}, {"cp", 1}, {"tp", n}});
   const DeviceMesh plain_mesh(layout, plain), recorded_mesh(layout, recorded);
-  Trainer without(resolve(recipe, plain_mesh.layout()), plain_mesh, at::kCPU),
+  TransformerTrainer without(resolve(recipe, plain_mesh.layout()), plain_mesh, at::kCPU),
       with(resolve(recipe, recorded_mesh.layout()), recorded_mesh, at::kCPU);
   const StepBatch batch = made_step(without.options(), without.layout(), 1, at::kCPU);
   const int64_t counted = without.count_tokens(batch);
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   for (int turn = 0; turn < num_steps / kTurn; ++turn) {
     double seconds[2] = {}, processor[2] = {};
     for (const int is_watched : {turn % 2, 1 - turn % 2}) {
-      Trainer& trainer = is_watched ? with : without;
+      TransformerTrainer& trainer = is_watched ? with : without;
       const Group& world = is_watched ? recorded : plain;
       std::optional<Watch> watch;
       std::optional<StallGuard> guard;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {
@@ -51,7 +51,7 @@ Recipe recipe_of(const std::string& precision, int64_t num_tokens) {
 void row(const DeviceMesh& mesh, const std::string& precision, int64_t num_tokens, int64_t num_micro_batches) {
   Recipe recipe = recipe_of(precision, num_tokens);
   recipe.train.global_batch = num_micro_batches;
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   std::vector<Parameter*> written;
   for (Parameter* parameter : trainer.model().parameters()) {
     if (parameter->written_by_layer) written.push_back(parameter);

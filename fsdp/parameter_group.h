@@ -1,5 +1,6 @@
 #pragma once
 
+#include <stdexcept>
 #include <vector>
 
 #include "fsdp/fsdp.h"
@@ -13,6 +14,23 @@ struct ParameterGroup {
   Fsdp* fsdp;           ///< must outlive this
   ReplicaMap replicas;  ///< which rank holds and owns which part of the group's parameters
 };
+
+/// Returns the device on which the layers use the parameters of `groups`.
+inline at::Device device_of(const std::vector<ParameterGroup>& groups) {
+  return groups.at(0).fsdp->units().at(0).parameters().at(0)->tensor.device();
+}
+
+/// Returns the group that `buffer` belongs to, one of `groups`.
+inline const ParameterGroup& group_of(const FlatBuffer& buffer, const std::vector<ParameterGroup>& groups) {
+  for (const ParameterGroup& group : groups) {
+    for (const Unit& unit : group.fsdp->units()) {
+      for (const FlatBuffer& own : unit.buffers()) {
+        if (&own == &buffer) return group;
+      }
+    }
+  }
+  throw std::out_of_range("a buffer of none of the groups");
+}
 
 /// Returns the trained buffers of all groups, in their order.
 inline std::vector<const FlatBuffer*> trainable_buffers(const std::vector<ParameterGroup>& groups) {

@@ -140,14 +140,13 @@ Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& re
   return recipe;
 }
 
-EvaluatedModel::EvaluatedModel(TrainerOptions options, const DeviceMesh& mesh, at::Device device,
-                               const WriteParameter& weights)
-    : device_(device), replicas_(map_replicas(options.sharding, mesh)) {
+ModelParts evaluated_model(TransformerOptions options, const DeviceMesh& mesh, at::Device device,
+                           const WriteParameter& weights) {
   options.freeze = {"*"};
-  agree(mesh.world(), [&] {
-    model_ = parallelize(options, fsdp_options(options, replicas_), mesh, device, weights);
-    sequences_.emplace(options, mesh, device);
-  });
+  const ReplicaMap replicas = map_replicas(options.sharding, mesh);
+  ModelParts parts;
+  agree(mesh.world(), [&] { parts = {make_transformer(options, mesh, device, replicas, weights).front()}; });
+  return parts;
 }
 
 }  // namespace meshtrain

@@ -1,17 +1,14 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "mesh/device_mesh.h"
-#include "mesh/replica_map.h"
 #include "runtime/generate/model_source.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/held_out_loss.h"
-#include "runtime/trainer/parallelize.h"
+#include "runtime/trainer/transformer_part.h"
 
 namespace meshtrain {
 
@@ -32,21 +29,11 @@ struct EvaluationRequest {
 /// missing or wrong. Not collective.
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request);
 
-/// A model on a mesh that computes losses. It has no gradients, no optimizer, and no memory for them. Its parameters
-/// are cut over tp, and over dp x cp as the options say.
-class EvaluatedModel {
- public:
-  /// `weights` fills this rank's part of a parameter; it must not issue collectives. Every rank of `mesh` must
-  /// construct it. Throws what `weights` throws on any rank, on all alike.
-  EvaluatedModel(TrainerOptions options, const DeviceMesh& mesh, at::Device device, const WriteParameter& weights);
-
-  LossModel loss_model() { return {*model_, *sequences_, replicas_.tokens(), device_}; }
-
- private:
-  at::Device device_;
-  ReplicaMap replicas_;
-  std::unique_ptr<ShardedModel> model_;
-  std::optional<Sequences> sequences_;  // always, after construction
-};
+/// Makes a model on a mesh that computes losses. It has no gradients, no optimizer, and no memory for them. Its
+/// parameters are cut over tp, and over dp x cp as the options say. `weights` fills this rank's part of a parameter; it
+/// must not issue collectives. Every rank of `mesh` must call it. Throws what `weights` throws on any rank, on all
+/// alike.
+ModelParts evaluated_model(TransformerOptions options, const DeviceMesh& mesh, at::Device device,
+                           const WriteParameter& weights);
 
 }  // namespace meshtrain

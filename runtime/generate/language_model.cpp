@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/trainer/parallelize.h"
@@ -23,8 +25,8 @@ LanguageModel::LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, at
                              const std::function<void(const Parameter&)>& read, at::Device device)
     : shape_(shape), num_parts_(mesh.size()), options_(at::TensorOptions(device).dtype(dtype)) {
   check_mesh(mesh);
-  const TrainerOptions options{.shape = shape, .freeze = {"*"}, .precision = {.compute = dtype, .residual = dtype}};
-  agree(mesh.world(), [&] { model_ = parallelize(options, {}, mesh, device, read); });
+  const TransformerOptions options{.shape = shape, .freeze = {"*"}, .precision = {.compute = dtype, .residual = dtype}};
+  agree(mesh.world(), [&] { model_ = std::move(parallelize(options, {}, mesh, device, read).front()); });
 }
 
 KeyValueCache LanguageModel::make_cache(int64_t capacity) const {

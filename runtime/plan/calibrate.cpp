@@ -24,7 +24,7 @@
 #include "runtime/plan/operator_replay.h"
 #include "runtime/plan/search.h"
 #include "runtime/telemetry/progress.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {
@@ -239,7 +239,7 @@ RunPlan smallest_plan() {
   shape.num_key_value_heads = 2;
   shape.head_dim = 8;
   shape.vocab_size = 64;
-  return {{.shape = shape, .batch = {.sequence_length = 16, .global_batch = 1}},
+  return {{{.shape = shape, .batch = {.sequence_length = 16, .global_batch = 1}}, {}},
           MeshLayout({{kDataAxis, 1}, {kContextAxis, 1}, {kTensorAxis, 1}}),
           {}};
 }
@@ -263,7 +263,7 @@ double measure_call(const Group& world) {
     const auto* const call = std::get_if<OperatorCall>(&event);
     if (call != nullptr && machine.has_measured(*call, timeline)) own += machine.seconds(*call, timeline);
   }
-  Trainer trainer(plan, alone, at::kCPU);
+  TransformerTrainer trainer(plan, alone, at::kCPU);
   const StepBatch batch = made_step(plan, trainer.layout(), 1, at::kCPU);
   const double step = seconds_of(
       world, [&] { trainer.step(batch, batch.num_counted, {.learning_rate = 1e-3}); }, 3);

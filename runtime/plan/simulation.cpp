@@ -17,7 +17,7 @@
 #include "runtime/model/flops.h"
 #include "runtime/plan/host_copies.h"
 #include "runtime/plan/meta_memory.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {
@@ -78,7 +78,7 @@ int64_t optimizer_bytes(const Trainer& trainer) {
   return bytes;
 }
 
-StepMemory memory_of(const Trainer& trainer, const MetaMemory::Bytes& at_peak, const WindowMemory& windows,
+StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes& at_peak, const WindowMemory& windows,
                      int64_t host_ranks) {
   const UnitMemory& units = trainer.fsdp().memory();
   StepMemory memory;
@@ -96,7 +96,7 @@ StepMemory memory_of(const Trainer& trainer, const MetaMemory::Bytes& at_peak, c
 }
 
 /// Returns the model FLOPs of a rank in a step.
-double flops_of(Trainer& trainer, const RunPlan& plan) {
+double flops_of(TransformerTrainer& trainer, const RunPlan& plan) {
   const int64_t length = plan.batch.sequence_length, tokens = plan.batch.global_batch * length;
   return flops_per_token(trainer.model(), plan.shape, length) * static_cast<double>(tokens) /
          static_cast<double>(plan.layout.size());
@@ -133,9 +133,9 @@ std::vector<StepForecast> simulate(const RunPlan& plan, const PlanHosts& hosts, 
   auto backend = dry_run_backend(static_cast<int>(rank), size, dry_hosts);
   if (recorder) backend = recorder->watch(std::move(backend));
   const DeviceMesh mesh(plan.layout, world_of(std::move(backend), num_hosts));
-  TrainerOptions random = plan;
+  TrainingOptions random = plan;
   random.weights.clear();
-  Trainer trainer(random, mesh, at::kMeta);
+  TransformerTrainer trainer(random, mesh, at::kMeta);
   const int64_t host_ranks = hosts.gpus ? 1 : std::min(hosts.ranks_per_host, plan.layout.size());
   const auto peak = [&] { return memory_of(trainer, memory.at_peak(), windows, host_ranks); };
   const auto make_step = [&](int64_t count) {

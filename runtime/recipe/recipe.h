@@ -12,7 +12,7 @@
 #include "runtime/model/shape.h"
 #include "runtime/optimizer/options.h"
 #include "runtime/profile/step_profile.h"
-#include "runtime/trainer/options.h"
+#include "runtime/trainer/transformer_options.h"
 #include "runtime/yaml/rule.h"
 
 namespace meshtrain {

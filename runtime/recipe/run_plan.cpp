@@ -41,9 +41,18 @@ Precision precision_of(const Recipe& recipe) {
   precision.residual = train.residual_dtype == "fp32" ? at::kFloat : precision.compute;
   precision.mixed = train.precision.ends_with("_mixed");
   precision.reduce = reduce_dtype_of(recipe);
-  if (train.precision == "fp16_mixed") precision.loss_scale = train.loss_scale.value_or(LossScaleOptions{});
-  precision.stochastic_rounding = train.stochastic_rounding && train.precision == "bf16";
   return precision;
+}
+
+TrainerOptions trainer_options(const Recipe& recipe) {
+  const TrainRecipe& train = recipe.train;
+  TrainerOptions options{.optimizer = recipe.optimizer, .clip_norm = train.clip_norm};
+  if (!options.optimizer.state_dtype) {
+    options.optimizer.state_dtype = train.precision.ends_with("_mixed") ? at::kFloat : dtype_of(train.precision);
+  }
+  if (train.precision == "fp16_mixed") options.loss_scale = train.loss_scale.value_or(LossScaleOptions{});
+  if (train.stochastic_rounding && train.precision == "bf16") options.rounding_seed = train.seed;
+  return options;
 }
 
 /// Returns the setting that is supported only on CPUs, if the recipe has one.
@@ -76,28 +85,26 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
   const ParallelRecipe& parallel = recipe.parallel;
   const CheckpointingRecipe& checkpointing = recipe.train.activation_checkpointing;
   const ShardingChoice sharding = sharding_choice(recipe, layout);
-  const Precision precision = precision_of(recipe);
-  RunPlan plan{
-      {
-          .shape = model.shape,
-          .weights = model.init == "pretrained" ? model.hf : std::filesystem::path(),
-          .seed = static_cast<uint64_t>(recipe.train.seed),
-          .freeze = recipe.train.freeze,
-          .frozen_row = model.freeze_padding_row ? model.shape.pad_token_id : std::nullopt,
-          .batch = recipe.train,
-          .has_documents = has_documents(recipe),
-          .precision = precision,
-          .sequence_parallel = is_sequence_parallel(recipe, layout),
-          .context = context_choice(recipe, layout),
-          .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every},
-          .sharding = sharding,
-          .unit_layers = parallel.fsdp.unit_layers,
-          .fsdp = fsdp_of(parallel.fsdp),
-          .offload = value_of(kOffloads, parallel.fsdp.offload.to),
-          .offload_folder = parallel.fsdp.offload.path,
-          .optimizer = recipe.optimizer,
-          .clip_norm = recipe.train.clip_norm,
-      },
+  return {
+      {{
+           .shape = model.shape,
+           .weights = model.init == "pretrained" ? model.hf : std::filesystem::path(),
+           .seed = static_cast<uint64_t>(recipe.train.seed),
+           .freeze = recipe.train.freeze,
+           .frozen_row = model.freeze_padding_row ? model.shape.pad_token_id : std::nullopt,
+           .batch = recipe.train,
+           .has_documents = has_documents(recipe),
+           .precision = precision_of(recipe),
+           .sequence_parallel = is_sequence_parallel(recipe, layout),
+           .context = context_choice(recipe, layout),
+           .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every},
+           .sharding = sharding,
+           .unit_layers = parallel.fsdp.unit_layers,
+           .fsdp = fsdp_of(parallel.fsdp),
+           .offload = value_of(kOffloads, parallel.fsdp.offload.to),
+           .offload_folder = parallel.fsdp.offload.path,
+       },
+       trainer_options(recipe)},
       layout,
       {.kind = device_kind(recipe.device),
        .transport = value_of(kTransports, parallel.backend),
@@ -106,8 +113,6 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
        .nccl_buffers = value_of(kBuffers, parallel.nccl_user_buffers),
        .two_queues = gathers_beside_reductions(sharding.mode)},
   };
-  if (!plan.optimizer.state_dtype) plan.optimizer.state_dtype = precision.mixed ? at::kFloat : precision.compute;
-  return plan;
 }
 
 std::string dtype_word(at::ScalarType dtype) {
@@ -156,10 +161,8 @@ std::string to_yaml(const RunPlan& plan) {
     map.field("shards", dtype_word(precision.mixed ? at::kFloat : precision.compute));
     map.field("reduce", dtype_word(precision.reduce));
     map.field("state", dtype_word(*plan.optimizer.state_dtype));
-    map.field("loss_scale", std::string(!precision.loss_scale         ? "none"
-                                        : precision.loss_scale->fixed ? "static"
-                                                                      : "dynamic"));
-    map.field("stochastic_rounding", precision.stochastic_rounding);
+    map.field("loss_scale", std::string(!plan.loss_scale ? "none" : plan.loss_scale->fixed ? "static" : "dynamic"));
+    map.field("stochastic_rounding", plan.rounding_seed.has_value());
   });
   writer.map("fsdp", [&](Writer& fsdp) {
     const ShardingChoice& sharding = plan.sharding;

@@ -5,13 +5,13 @@
 #include "mesh/layout.h"
 #include "runtime/launch/connect_devices.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/trainer/options.h"
+#include "runtime/trainer/transformer_options.h"
 
 namespace meshtrain {
 
 /// All decisions that a recipe leaves to the mesh, the model and the batch, made once. The floors below are built from
 /// the plan and see no word of the recipe.
-struct RunPlan : TrainerOptions {
+struct RunPlan : TrainingOptions {
   MeshLayout layout;
   DeviceRequest device;
 };

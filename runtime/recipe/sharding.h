@@ -4,7 +4,7 @@
 
 #include "mesh/layout.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/trainer/options.h"
+#include "runtime/trainer/transformer_options.h"
 
 namespace meshtrain {
 

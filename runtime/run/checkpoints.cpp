@@ -24,7 +24,8 @@ constexpr const char* kManifest = "manifest.json";
 std::vector<Piece> owned_pieces(const Trainer& trainer) {
   std::vector<Piece> owned;
   for (const ShardTensor& numbers : trainer.shards()) {
-    std::vector<Piece> pieces = pieces_of(numbers, owned_range(*numbers.buffer, trainer.replicas()));
+    std::vector<Piece> pieces =
+        pieces_of(numbers, owned_range(*numbers.buffer, group_of(*numbers.buffer, trainer.groups()).replicas));
     std::move(pieces.begin(), pieces.end(), std::back_inserter(owned));
   }
   return owned;

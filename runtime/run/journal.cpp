@@ -27,7 +27,7 @@ std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) 
     warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
   }
   if (optimizer.name != "sgd" && optimizer.betas[1] > 0.99 && plan.optimizer.state_dtype == at::kBFloat16 &&
-      !plan.precision.stochastic_rounding) {
+      !plan.rounding_seed) {
     warnings.push_back(fmt::format(
         "warning: optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
         "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99",
@@ -60,7 +60,7 @@ Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<st
       directory_(std::move(directory)),
       first_step_(last_step + 1),
       last_step_(last_step),
-      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.precision.loss_scale.has_value())),
+      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.loss_scale.has_value())),
       goodput_(directory_->goodput(), plan.layout.size(), plan.layout.describe(), last_step, metrics_.cut_steps()) {
   directory_->write(to_yaml(recipe_), to_yaml(plan_), hosts);
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);

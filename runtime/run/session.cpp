@@ -20,7 +20,7 @@
 namespace meshtrain {
 namespace {
 
-ModelSize size_of(Trainer& trainer) {
+ModelSize size_of(TransformerTrainer& trainer) {
   ModelSize size;
   for (const Parameter* parameter : trainer.model().parameters()) {
     const int64_t count = c10::multiply_integers(parameter->global_shape);
@@ -34,21 +34,22 @@ ModelSize size_of(Trainer& trainer) {
 
 Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
     : world_(world), options_(options), prepared_(asked, options, world) {
-  ReplicaMap replicas = map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
+  const ReplicaMap replicas =
+      map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
   if (prepared_.memory.is_warning) print_warning_line(prepared_.memory.text);
   memory_advice_.emplace([this] { return less_memory(recipe_, plan_.layout, prepared_.request); });
-  open_trainer(std::move(replicas));
+  open_trainer(replicas);
   host_lock_.emplace(folder_, world_);
 }
 
-void Session::open_trainer(ReplicaMap replicas) {
+void Session::open_trainer(const ReplicaMap& replicas) {
   agree(world_, [&] {
     if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps) {
       prediction_ =
           std::make_unique<Prediction>(prepared_.forecast->step, mesh_, prepared_.request.hosts.ranks_per_host,
                                        computing_.peak, RunDirectory::step_plan_of(folder_));
     }
-    trainer_ = std::make_unique<Trainer>(plan_, mesh_, computing_.device, std::move(replicas), resumes_);
+    trainer_ = std::make_unique<TransformerTrainer>(plan_, mesh_, computing_.device, replicas, resumes_);
     if (mesh_.rank() != 0) return;
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
     if (!options_.resumes()) return;
@@ -120,7 +121,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
   const TrainingState& state = resumed_.state;
   batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
     return read_batch(*prepared_.data, plan_.batch, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch,
-                      plan_.shape.pad_token_id);
+                      plan_.frozen_row ? std::nullopt : plan_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
                       mesh_.world().coordinate_text() + " on " + host_name(), computing_.device, print_warning_line);

@@ -13,7 +13,7 @@
 #include "runtime/run/stop_request.h"
 #include "runtime/telemetry/progress.h"
 #include "runtime/trainer/read_ahead.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 
@@ -39,7 +39,7 @@ class Session {
 
  private:
   /// Constructs the trainer and locks the run directory.
-  void open_trainer(ReplicaMap replicas);
+  void open_trainer(const ReplicaMap& replicas);
   void record_graph();
   /// Returns a line with the commands that read what this run has left. On rank 0.
   std::string next_commands() const;
@@ -57,7 +57,7 @@ class Session {
   const bool resumes_ = prepared_.resumes;
   std::optional<MemoryAdvice> memory_advice_;
   std::unique_ptr<Prediction> prediction_;  // on rank 0, before the trainer
-  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<TransformerTrainer> trainer_;
   std::unique_ptr<RunDirectory> directory_;  // on rank 0, until the journal takes it
   std::optional<HostLock> host_lock_;
   Resumed resumed_;

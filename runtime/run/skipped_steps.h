@@ -15,7 +15,7 @@ namespace meshtrain {
 class SkippedSteps {
  public:
   /// Continues after `steps_made` steps, the last `in_a_row` of which were skipped. `scales_loss`:
-  /// Precision::loss_scale.
+  /// TrainerOptions::loss_scale.
   SkippedSteps(const TrainRecipe& train, bool scales_loss, int64_t steps_made = 0, int64_t in_a_row = 0)
       : train_(train), scales_loss_(scales_loss), in_a_row_(in_a_row), has_trained_(steps_made > in_a_row) {}
 

@@ -32,8 +32,7 @@ bool is_due(int64_t step, int64_t every) {
 TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
     : run_(run),
       state_(std::move(state)),
-      skipped_(run.recipe.train, run.trainer.options().precision.loss_scale.has_value(), state_.step,
-               state_.num_skipped),
+      skipped_(run.recipe.train, run.trainer.options().loss_scale.has_value(), state_.step, state_.num_skipped),
       step_(state_.step),
       saved_(state_.step),
       meter_(run.mesh, run.device_peak),
@@ -71,7 +70,7 @@ std::optional<WrittenCheckpoint> TrainingLoop::finish_checkpoint() {
 
 bool TrainingLoop::make_step() {
   const TrainRecipe& train = run_.recipe.train;
-  Trainer& trainer = run_.trainer;
+  TransformerTrainer& trainer = run_.trainer;
   const int64_t step = state_.step + 1;
   step_ = step;
   const StepBatch batch = read_batch();
@@ -146,7 +145,7 @@ StepRequest TrainingLoop::request() const {
 
 bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool stops) {
   const TrainRecipe& train = run_.recipe.train;
-  Trainer& trainer = run_.trainer;
+  TransformerTrainer& trainer = run_.trainer;
   FlightRecorder::own().set_place("metrics");
   RankStep own = meter_.end();  // the time of a later checkpoint counts for the step that waits for it
   if (made.own_counted > 0) own.loss = made.result.own_loss_sum / static_cast<double>(made.own_counted);
@@ -162,7 +161,7 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
   metrics.flops_per_rank = flops_per_step_ / metrics.step_seconds / static_cast<double>(run_.mesh.size());
   if (train.device_flops > 0) metrics.mfu = metrics.flops_per_rank / train.device_flops;
   summarize(ranks, meter_.groups(), metrics);
-  if (outcome && trainer.options().precision.loss_scale) metrics.loss_scale = outcome->loss_scale;
+  if (outcome && trainer.options().loss_scale) metrics.loss_scale = outcome->loss_scale;
   metrics.skipped = !outcome || made.result.non_finite;
   if (!outcome) {
     metrics.no_label = describe_samples(run_.data, state_.num_samples - train.global_batch, train.global_batch);
@@ -176,7 +175,7 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
   if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
     FlightRecorder::own().set_place("evaluation");
     const auto asked = [&] { return is_stop_asked(); };
-    metrics.evaluation = locate([&] { return run_.evaluation->run_unless(trainer, run_.mesh, asked); });
+    metrics.evaluation = locate([&] { return run_.evaluation->run_unless(trainer.parts(), run_.mesh, asked); });
     has_ended = !metrics.evaluation;
     if (has_ended) say("the evaluation after step " + std::to_string(state_.step) + " was ended by a request to stop");
     meter_.begin();

@@ -19,7 +19,7 @@
 #include "runtime/run/stragglers.h"
 #include "runtime/trainer/evaluation.h"
 #include "runtime/trainer/read_ahead.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "runtime/watch/stall_limits.h"
 
 namespace meshtrain {
@@ -30,7 +30,7 @@ struct Running {
   const DeviceMesh& mesh;
   const Mixture& data;
   const Evaluation* evaluation;  ///< null without evaluation
-  Trainer& trainer;
+  TransformerTrainer& trainer;
   Checkpoints& checkpoints;
   ReadAhead<StepBatch>& batches;  ///< batches of the next steps
   Journal* journal;               ///< on rank 0; null on other ranks

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/trainer/transformer_options.h"
+
 namespace meshtrain {
 
 MicroBatch read_micro_batch(const Samples& samples, const BatchOptions& options, const SequenceLayout& layout,
@@ -29,7 +31,7 @@ StepBatch read_batch(const Samples& samples, const BatchOptions& options, const 
     batch.micro_batches.push_back(read_micro_batch(samples, options, layout, begin, first + per_rank));
     const MicroBatch& last = batch.micro_batches.back();
     batch.num_counted += count_labels(last);
-    if (padding) batch.num_padding += last.ids.eq(*padding).sum().item<int64_t>();
+    if (padding) batch.num_padding = batch.num_padding.value_or(0) + last.ids.eq(*padding).sum().item<int64_t>();
   }
   return batch;
 }
@@ -43,7 +45,7 @@ StepBatch read_step(const Samples& samples, const BatchOptions& options, const D
   return read_batch(samples, options, mesh, layout, step * options.global_batch);
 }
 
-StepBatch made_step(const TrainerOptions& options, const SequenceLayout& layout, int64_t num_micro_batches,
+StepBatch made_step(const TransformerOptions& options, const SequenceLayout& layout, int64_t num_micro_batches,
                     at::Device device) {
   const int64_t num_tokens = options.batch.micro_batch * layout.local_length();
   const auto tokens = [&] {

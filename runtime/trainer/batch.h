@@ -11,6 +11,8 @@
 
 namespace meshtrain {
 
+struct TransformerOptions;
+
 /// The tokens of some samples that this rank computes: its context-parallel positions of each sample.
 struct MicroBatch {
   at::Tensor ids;                 ///< int64 [T], T = micro_batch * s
@@ -24,13 +26,13 @@ int64_t count_labels(const MicroBatch& micro_batch);
 /// A data-parallel rank's share of one global batch.
 struct StepBatch {
   std::vector<MicroBatch> micro_batches;
-  int64_t num_counted = 0;  ///< number of labels that count on this rank; sum it over dp x cp
-  int64_t num_padding = 0;  ///< number of inputs that are the model's pad_token_id; sum it likewise
+  int64_t num_counted = 0;                  ///< number of labels that count on this rank; sum it over dp x cp
+  std::optional<int64_t> num_padding = {};  ///< number of inputs that are the padding token; sum it likewise
 };
 
 /// Reads this rank's part of a step over the samples `first` .. `first` + B - 1. Data-parallel rank d reads the d-th
 /// run of B / dp samples (rule 5 of arithmetic); its tp and cp peers read the same samples and find the same documents.
-/// `padding`: the model's pad_token_id, whose inputs are counted. Not collective.
+/// `padding`: a token whose inputs are counted, the same on every rank. Not collective.
 StepBatch read_batch(const Samples& samples, const BatchOptions& options, const DeviceMesh& mesh,
                      const SequenceLayout& layout, int64_t first, std::optional<int64_t> padding = {});
 
@@ -45,7 +47,7 @@ MicroBatch read_micro_batch(const Samples& samples, const BatchOptions& options,
 
 /// Returns this rank's part of a step of `num_micro_batches` with random tokens that all count, to measure or predict a
 /// step. On the Meta device the tokens have no values. Not collective.
-StepBatch made_step(const TrainerOptions& options, const SequenceLayout& layout, int64_t num_micro_batches,
+StepBatch made_step(const TransformerOptions& options, const SequenceLayout& layout, int64_t num_micro_batches,
                     at::Device device);
 
 }  // namespace meshtrain

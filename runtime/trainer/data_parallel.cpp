@@ -58,7 +58,7 @@ ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) 
   return ReplicaMap(mesh, sharding.axes, shard_size);
 }
 
-FsdpOptions fsdp_options(const TrainerOptions& options, const ReplicaMap& replicas) {
+FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas) {
   FsdpOptions fsdp = options.fsdp;
   fsdp.mode = options.sharding.mode;
   fsdp.shards = replicas.shards();

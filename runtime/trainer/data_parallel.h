@@ -1,7 +1,7 @@
 #pragma once
 
 #include "mesh/replica_map.h"
-#include "runtime/trainer/options.h"
+#include "runtime/trainer/transformer_options.h"
 
 namespace meshtrain {
 
@@ -11,6 +11,6 @@ namespace meshtrain {
 ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh);
 
 /// Returns the FSDP options of a model over the ranks of `replicas`; the caller sets memory. Not collective.
-FsdpOptions fsdp_options(const TrainerOptions& options, const ReplicaMap& replicas);
+FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas);
 
 }  // namespace meshtrain

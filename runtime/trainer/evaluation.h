@@ -8,7 +8,9 @@
 #include "mesh/device_mesh.h"
 #include "runtime/data/dataset.h"
 #include "runtime/telemetry/metrics.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/held_out_loss.h"
+#include "runtime/trainer/sequences.h"
+#include "runtime/trainer/transformer_options.h"
 
 namespace meshtrain {
 
@@ -18,7 +20,7 @@ class Evaluation {
   /// Opens the file of `options`, which must name one, for the model of `trained`; the run ends after `last_step`.
   /// Throws InputError as Dataset does, when no label of its samples counts, and when the file has fewer samples than
   /// `options` request. Not collective.
-  Evaluation(const EvaluationOptions& options, const TrainerOptions& trained, int64_t last_step);
+  Evaluation(const EvaluationOptions& options, const TransformerOptions& trained, int64_t last_step);
 
   /// Returns true when the model is evaluated after step `step`, counted from 1.
   bool is_due(int64_t step) const;
@@ -32,31 +34,31 @@ class Evaluation {
 
   /// Returns the mean loss over all counted tokens of these samples. The samples are distributed over dp in
   /// micro-batches; when they do not divide, some ranks compute tokens that do not count. Every rank of `mesh`, the
-  /// model's mesh, must call it, of a trainer between steps. Changes nothing that is trained. `progress`, unless empty,
-  /// is called before each micro-batch with the samples that all ranks have computed.
-  EvaluationMetrics run(const LossModel& model, const DeviceMesh& mesh,
+  /// mesh of the model's `parts`, must call it, of a trainer between steps. Changes nothing that is trained.
+  /// `progress`, unless empty, is called before each micro-batch with the samples that all ranks have computed.
+  EvaluationMetrics run(const ModelParts& parts, const DeviceMesh& mesh,
                         const std::function<void(int64_t)>& progress = {}) const;
-  EvaluationMetrics run(Trainer& trainer, const DeviceMesh& mesh) const { return run(trainer.loss_model(), mesh); }
 
   /// Does the same, but returns nothing, on every rank alike, when `is_stop_asked` returns true on any rank before one
   /// of the micro-batches: a run that is asked to stop has seconds for its checkpoint.
-  std::optional<EvaluationMetrics> run_unless(Trainer& trainer, const DeviceMesh& mesh,
+  std::optional<EvaluationMetrics> run_unless(const ModelParts& parts, const DeviceMesh& mesh,
                                               const std::function<bool()>& is_stop_asked) const;
 
  private:
-  std::optional<EvaluationMetrics> run(const LossModel& model, const DeviceMesh& mesh,
+  std::optional<EvaluationMetrics> run(const ModelParts& parts, const DeviceMesh& mesh,
                                        const std::function<void(int64_t)>& progress,
                                        const std::function<bool()>& ends) const;
 
   EvaluationOptions options_;
   BatchOptions batch_;
+  SequenceLayout::Kind layout_;
   int64_t last_step_;
   Dataset dataset_;
   int64_t num_samples_;
 };
 
 /// Returns the evaluation likewise; null when `options` name no file. Not collective.
-std::unique_ptr<Evaluation> make_evaluation(const EvaluationOptions& options, const TrainerOptions& trained,
+std::unique_ptr<Evaluation> make_evaluation(const EvaluationOptions& options, const TransformerOptions& trained,
                                             int64_t last_step);
 
 }  // namespace meshtrain

@@ -5,20 +5,15 @@
 namespace meshtrain {
 namespace {
 
-Rotary angles_of(const at::Tensor& positions, const TrainerOptions& options, at::Device device) {
+Rotary angles_of(const at::Tensor& positions, const TransformerOptions& options, at::Device device) {
   return make_rotary(options.shape, positions, options.precision.compute, device, options.batch.sequence_length);
 }
 
-Rotary local_angles_of(const at::Tensor& positions, const TrainerOptions& options, at::Device device) {
+Rotary local_angles_of(const at::Tensor& positions, const TransformerOptions& options, at::Device device) {
   return make_local_rotary(options.shape, positions, options.precision.compute, device);
 }
 
-SequenceLayout make_layout(const TrainerOptions& options, const DeviceMesh& mesh) {
-  return SequenceLayout(options.context.layout, options.batch.sequence_length,
-                        static_cast<int>(mesh.size(kContextAxis)), static_cast<int>(mesh.coordinate(kContextAxis)));
-}
-
-Sequence one_document_each(SequenceLayout layout, const TrainerOptions& options, at::Device device) {
+Sequence one_document_each(SequenceLayout layout, const TransformerOptions& options, at::Device device) {
   const at::Tensor positions = layout.positions();
   Rotary rotary = angles_of(positions, options, device);
   Rotary local = local_angles_of(positions, options, device);
@@ -27,8 +22,14 @@ Sequence one_document_each(SequenceLayout layout, const TrainerOptions& options,
 
 }  // namespace
 
-Sequences::Sequences(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device)
-    : undivided_(one_document_each(make_layout(options, mesh), options, device)) {
+SequenceLayout sequence_layout(SequenceLayout::Kind kind, int64_t sequence_length, const DeviceMesh& mesh) {
+  return SequenceLayout(kind, sequence_length, static_cast<int>(mesh.size(kContextAxis)),
+                        static_cast<int>(mesh.coordinate(kContextAxis)));
+}
+
+Sequences::Sequences(const TransformerOptions& options, const DeviceMesh& mesh, at::Device device)
+    : undivided_(one_document_each(sequence_layout(options.context.layout, options.batch.sequence_length, mesh),
+                                   options, device)) {
   if (!options.has_documents) return;
   const at::Tensor positions = at::arange(options.batch.sequence_length);
   angles_ = angles_of(positions, options, device);

@@ -8,18 +8,18 @@
 
 namespace meshtrain {
 
-/// A model whose layers run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the head. A head that
-/// shares the embedding's weight is in the same unit, which stays gathered for the complete step. Every rank of tp, cp
-/// and the units makes the same calls.
+/// Consecutive layers of a model, which run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the
+/// head. A head that shares the embedding's weight is in the same unit, which stays gathered for the complete step.
+/// Every rank of tp, cp and the units makes the same calls.
 class ShardedModel {
  public:
-  /// `unit_layers`: blocks in a unit, at least 1; the last unit may have fewer. Collective as Fsdp's constructor is.
-  ShardedModel(std::unique_ptr<Transformer> model, int64_t unit_layers, FsdpOptions options);
+  /// `layers`: those of Transformer::layers() that this has, at least one. `unit_layers`: blocks in a unit, at least 1;
+  /// the last unit may have fewer. Collective as Fsdp's constructor is. Throws std::invalid_argument for a head without
+  /// the embedding whose weight it shares.
+  ShardedModel(std::shared_ptr<Transformer> model, Range layers, int64_t unit_layers, FsdpOptions options);
 
-  /// Returns the sum of the losses of the counted tokens, a scalar. With autograd the value is available after the
-  /// backward, without it at once. ids and labels: int64 [T], the tokens of `sequence`, the same on every tp rank;
-  /// labels are already shifted, kIgnoredLabel where not counted.
-  at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence);
+  /// Runs the layers: see Layer.
+  at::Tensor forward(const at::Tensor& input, const ForwardPass& pass);
 
   /// Returns the logits for the token after the last one of a sequence. ids: int64 [s], the tokens of `sequence`,
   /// without sequence parallel and context parallel. Records nothing for autograd.
@@ -36,10 +36,9 @@ class ShardedModel {
     std::vector<Layer> layers;
   };
 
-  std::vector<UnitSpec> make_units(int64_t unit_layers);
-  at::Tensor forward(const at::Tensor& ids, const ForwardPass& pass);
+  std::vector<UnitSpec> make_units(Range range, int64_t unit_layers);
 
-  std::unique_ptr<Transformer> model_;
+  std::shared_ptr<Transformer> model_;
   std::vector<Run> runs_;  // in the order of the forward
   std::unique_ptr<Fsdp> fsdp_;
 };

@@ -21,7 +21,7 @@ std::string StepGraph::hindrance(const TrainerOptions& options, at::Device devic
   if (!device.is_cuda()) return "there is none on the CPU";
   if (!can_record) return "ranks communicate through the host";
   if (options.optimizer.name != "adamw") return "the host takes part in the updates of " + options.optimizer.name;
-  if (options.precision.stochastic_rounding) return "the host takes part in stochastic rounding";
+  if (options.rounding_seed) return "the host takes part in stochastic rounding";
   return "";
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/trainer/trainer.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
 #include <memory>
@@ -10,61 +9,32 @@
 #include "mesh/device_transfer.h"
 #include "mesh/error.h"
 #include "mesh/flight_recorder.h"
-#include "runtime/model/initialize.h"
-#include "runtime/model/load.h"
-#include "runtime/telemetry/progress.h"
-#include "runtime/trainer/parallelize.h"
+#include "runtime/trainer/schedule.h"
 
 namespace meshtrain {
-namespace {
 
-/// Returns the initial values of a model's parameters: zeros if `resumes`, because a checkpoint's shards are written
-/// later.
-WriteParameter first_values(const TrainerOptions& options, bool resumes) {
-  if (resumes) return [](const Parameter&) {};
-  if (!options.weights.empty()) {
-    const auto weights = std::make_shared<PretrainedWeights>(options.weights, options.shape);
-    const auto progress = std::make_shared<Progress>("weights of " + options.weights.string(), 0, "bytes");
-    return [weights, progress](const Parameter& parameter) {
-      weights->read(parameter);
-      progress->advance(static_cast<int64_t>(parameter.valid().nbytes()));
-    };
-  }
-  return [seed = options.seed](const Parameter& parameter) { initialize(parameter, seed); };
-}
-
-}  // namespace
-
-Trainer::Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas,
-                 bool resumes)
-    : mesh_(mesh), options_(options), device_(device), replicas_(std::move(replicas)) {
-  FsdpOptions over_ranks = fsdp_options(options, replicas_);
-  if (options.offload == Offload::Disk && device.is_cpu()) {
-    shard_memory_ = ShardMemory::on_disk(options.offload_folder);
-  }
-  over_ranks.memory = shard_memory_;
-  model_ = parallelize(options, std::move(over_ranks), mesh, device, first_values(options, resumes));
-  sequences_.emplace(options, mesh, device);  // behind what ranks set up together: it may fail on one rank alone
-  if (trainable_buffers(fsdp().units()).empty()) {
-    throw InputError("train.freeze", "every parameter is frozen: leave one of its patterns out");
-  }
-
-  trains_padding_ = options.shape.pad_token_id && !options.frozen_row;
-  groups_ = {{&fsdp(), replicas_}};
-  index_ = ParameterIndex(model().parameters());
-  owned_ = owned_ranges(groups_);
+Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
+                 const OptimizerFactory& make)
+    : parts_(std::move(parts)),
+      groups_(groups_of(parts_)),
+      index_(std::move(index)),
+      mesh_(mesh),
+      clip_norm_(options.clip_norm),
+      scales_loss_(options.loss_scale),
+      device_(device_of(groups_)),
+      owned_(owned_ranges(groups_)) {
   std::optional<StochasticRounding> rounding;
-  if (options.precision.stochastic_rounding) rounding.emplace(options.seed);
-  optimizer_ = make_optimizer(options.optimizer, groups_, rounding);
-  if (options.precision.loss_scale) loss_scale_ = LossScale(*options.precision.loss_scale);
+  if (options.rounding_seed) rounding.emplace(*options.rounding_seed);
+  optimizer_ = make(options.optimizer, groups_, rounding);
+  if (scales_loss_) loss_scale_ = LossScale(*options.loss_scale);
 }
 
 Trainer::TokenCounts Trainer::count(const StepBatch& batch) const {
   std::vector<int64_t> numbers = {batch.num_counted};
-  if (trains_padding_) numbers.push_back(batch.num_padding);
+  if (batch.num_padding) numbers.push_back(*batch.num_padding);
   at::Tensor sums = at::tensor(numbers, at::kLong);
-  replicas_.tokens().with_purpose("count").all_reduce(sums).wait();
-  return {sums[0].item<int64_t>(), trains_padding_ ? sums[1].item<int64_t>() : 0};
+  tokens().with_purpose("count").all_reduce(sums).wait();
+  return {sums[0].item<int64_t>(), batch.num_padding ? sums[1].item<int64_t>() : 0};
 }
 
 int64_t Trainer::count_tokens(const StepBatch& batch) const {
@@ -106,7 +76,7 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
   }
   if (graph_ && !measure) limit_graph();  // on all ranks: samples of some may have documents, which no graph takes
   if (measure) outcome.parameters = meter_->after_update();
-  fsdp().shards_changed({.rounded = optimizer_->rounds()});
+  shards_changed({.rounded = optimizer_->rounds()});
   undecided_ = outcome;
   return outcome;
 }
@@ -119,7 +89,7 @@ StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_count
 
 void Trainer::update(const StepOutcome& outcome, double learning_rate) {
   update(outcome.grad_norm, outcome.non_finite, at::full_like(outcome.grad_norm, learning_rate));
-  fsdp().shards_changed({.rounded = optimizer_->rounds()});
+  shards_changed({.rounded = optimizer_->rounds()});
   undecided_ = outcome;
 }
 
@@ -134,9 +104,12 @@ StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
 }
 
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
-  fsdp().begin_step();
-  const at::Tensor loss_sum = backward(batch, inputs.loss_scale / inputs.num_counted);
-  if (options_.precision.loss_scale) multiply_gradients(inputs.loss_scale.reciprocal());
+  for (const ParameterGroup& group : groups_) group.fsdp->begin_step();
+  // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step). So
+  // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
+  const at::Tensor loss_sum = run_schedule(one_after_another(parts_.size(), batch.micro_batches.size()), parts_, batch,
+                                           inputs.loss_scale / inputs.num_counted);
+  if (scales_loss_) multiply_gradients(inputs.loss_scale.reciprocal());
   const at::Tensor votes = vote(loss_sum, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
   const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
@@ -154,25 +127,11 @@ void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, 
   optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
 }
 
-// The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step), `start`. So
-// gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
-at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
-  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
-  for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
-    const at::Tensor loss = loss_model().loss_sum(batch.micro_batches[i]);
-    fsdp().begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
-    torch::autograd::backward({loss}, {start.to(loss.scalar_type())});
-    fsdp().end_backward();
-    loss_sum.add_(loss.detach());
-  }
-  return loss_sum;
-}
-
 // One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
 // only the first of them adds it), squares of the owned gradients, stop requests, and durable parts of a checkpoint.
 at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
   FlightRecorder::own().set_place("norm and vote");
-  const bool speaks = replicas_.part().tp == 0;
+  const bool speaks = groups_.front().replicas.part().tp == 0;
   at::Tensor votes = at::stack(
       {speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_), inputs.stop, inputs.saved});
   mesh_.world().with_purpose("vote").all_reduce(votes).wait();
@@ -181,12 +140,16 @@ at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) c
 
 // Returns min(1, c / (norm + 1e-6)); undefined when gradients are not clipped.
 at::Tensor Trainer::clip_factor(const at::Tensor& grad_norm) const {
-  if (options_.clip_norm == 0) return {};
-  return grad_norm.add(1e-6).reciprocal_().mul_(options_.clip_norm).clamp_max_(1);
+  if (clip_norm_ == 0) return {};
+  return grad_norm.add(1e-6).reciprocal_().mul_(clip_norm_).clamp_max_(1);
+}
+
+void Trainer::shards_changed(const ShardChange& change) {
+  for (const ParameterGroup& group : groups_) group.fsdp->shards_changed(change);
 }
 
 void Trainer::multiply_gradients(const at::Tensor& factor) {
-  for (const FlatBuffer* buffer : trainable_buffers(fsdp().units())) {
+  for (const FlatBuffer* buffer : trainable_buffers(groups_)) {
     at::Tensor(buffer->shard_gradients()).mul_(factor);
     set_aside(buffer->shard_gradients());
   }
@@ -194,9 +157,11 @@ void Trainer::multiply_gradients(const at::Tensor& factor) {
 
 std::vector<ShardTensor> Trainer::shards() const {
   std::vector<ShardTensor> shards;
-  for (const Unit& unit : fsdp().units()) {
-    for (const FlatBuffer& buffer : unit.buffers()) {
-      shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
+  for (const ParameterGroup& group : groups_) {
+    for (const Unit& unit : group.fsdp->units()) {
+      for (const FlatBuffer& buffer : unit.buffers()) {
+        shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
+      }
     }
   }
   const std::vector<ShardTensor> state = optimizer_->state();
@@ -213,7 +178,7 @@ void Trainer::resume(const TrainingState& state) {
   optimizer_->resume(state.num_updates);
   undecided_.reset();
   if (state.loss_scale) loss_scale_.resume(*state.loss_scale);
-  fsdp().shards_changed({.frozen = true});
+  shards_changed({.frozen = true});
 }
 
 }  // namespace meshtrain

@@ -8,34 +8,27 @@
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/trainer/batch.h"
-#include "runtime/trainer/data_parallel.h"
 #include "runtime/trainer/find_non_finite.h"
-#include "runtime/trainer/held_out_loss.h"
 #include "runtime/trainer/loss_scale.h"
+#include "runtime/trainer/model_part.h"
 #include "runtime/trainer/options.h"
 #include "runtime/trainer/ownership.h"
 #include "runtime/trainer/parameter_meter.h"
-#include "runtime/trainer/sequences.h"
-#include "runtime/trainer/sharded_model.h"
 #include "runtime/trainer/step_graph.h"
 #include "runtime/trainer/step_values.h"
 
 namespace meshtrain {
 
-/// The model on its mesh, its optimizer, and the step. During a step the host waits for no result of the device, except
-/// for sgd and muon, and for the loss scale of the next step; the trainer also runs on the Meta device. Every rank
-/// constructs the same trainer and calls each function.
+/// A model in parts on its mesh, its optimizer, and the step. During a step the host waits for no result of the device,
+/// except for sgd and muon, and for the loss scale of the next step; the trainer also runs on the Meta device. Every
+/// rank constructs the same trainer and calls each function.
 class Trainer {
  public:
-  /// Declares, cuts and initialises the model of `options`. Each rank reads only its part of the weights in a Hugging
-  /// Face folder. `resumes`: reads no weights and sets parameters to zero, because the caller writes shards() next and
-  /// calls resume(). Throws InputError. Collective at the beginning, where ranks of a host set up shared memory (Fsdp),
-  /// before an error on one rank alone is possible.
-  Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas,
-          bool resumes = false);
-  /// Makes the map of replicas itself, which may be collective.
-  Trainer(const TrainerOptions& options, const DeviceMesh& mesh, at::Device device)
-      : Trainer(options, mesh, device, map_replicas(options.sharding, mesh)) {}
+  /// `parts`: those that this rank computes, at least one. `index`: the parameters of the complete model, which has
+  /// those of `parts` (index_of()). `make`: makes the optimizer. Throws InputError for an
+  /// optimizer that does not exist. Not collective. `mesh` must outlive it.
+  Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
+          const OptimizerFactory& make = make_optimizer);
 
   /// Lets each later step() run as a graph when possible: a step that measures does not, nor does a step with several
   /// documents in a sample. All ranks must call it, and StepGraph::hindrance() must be empty. `graph`: a graph of the
@@ -57,16 +50,9 @@ class Trainer {
   /// ranks decide alike, because the vote gives them the same outcome.
   void update(const StepOutcome& outcome, double learning_rate);
 
-  /// Returns the model as it computes losses. Evaluate it between steps.
-  LossModel loss_model() { return {*model_, *sequences_, replicas_.tokens(), device_}; }
-  /// Returns held_out_loss() of the model; call between steps.
-  HeldOutLoss evaluate(int64_t count, const std::function<MicroBatch()>& next) {
-    return *held_out_loss(loss_model(), count, next);
-  }
-
   struct TokenCounts {
     int64_t counted = 0;
-    int64_t padding = 0;  ///< inputs that are a pad_token_id whose row is trained
+    int64_t padding = 0;  ///< StepBatch::num_padding; 0 where it was not counted
   };
   /// Returns the batch's tokens, summed over dp x cp. A batch of which no token counts has no mean loss: call skip()
   /// instead of step().
@@ -86,25 +72,18 @@ class Trainer {
 
   /// Returns this rank's shards of every parameter, including frozen ones, and of the optimizer's state.
   std::vector<ShardTensor> shards() const;
-  /// Returns the map from ranks to the parts of the model that they hold and own.
-  const ReplicaMap& replicas() const { return replicas_; }
   /// Writes the trainer's part of `state`: updates and loss scale.
   void write(TrainingState& state);
   /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
   void resume(const TrainingState& state);
 
+  const ModelParts& parts() const { return parts_; }
+  /// Returns the groups of all parts, in their order.
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
   /// Returns all parameters of the model.
   const ParameterIndex& index() const { return index_; }
-  /// Returns the parameters that this rank holds.
-  const std::vector<ParameterGroup>& groups() const { return groups_; }
-  const SequenceLayout& layout() const { return sequences_->layout(); }
-  /// Returns the memory of this rank's shards and of the optimizer's state.
-  const ShardMemory& shard_memory() const { return shard_memory_; }
-  const TrainerOptions& options() const { return options_; }
-  ShardedModel& sharded_model() { return *model_; }
-  Transformer& model() { return model_->model(); }
-  Fsdp& fsdp() { return model_->fsdp(); }
-  const Fsdp& fsdp() const { return model_->fsdp(); }
+  /// Returns the memory of this rank's shards and of the optimizer's state, which all groups share.
+  const ShardMemory& shard_memory() const { return groups_.front().fsdp->shard_memory(); }
 
  private:
   StepInputs inputs_of(int64_t num_counted, const StepRequest& request);
@@ -112,24 +91,23 @@ class Trainer {
   /// changes the parameters likewise.
   at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
   void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
-  at::Tensor backward(const StepBatch& batch, const at::Tensor& start);
   at::Tensor vote(const at::Tensor& loss_sum, const StepInputs& inputs) const;
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
   void limit_graph() const;
   void multiply_gradients(const at::Tensor& factor);
+  void shards_changed(const ShardChange& change);
+  /// Returns the ranks over which losses and counts are summed: dp x cp.
+  const Group& tokens() const { return groups_.front().replicas.tokens(); }
   /// Returns the scale of the next backward, which may depend on the last step.
   const LossScale& loss_scale();
 
-  const DeviceMesh& mesh_;
-  TrainerOptions options_;
-  bool trains_padding_ = false;  // the model has a padding token, whose row is trained like others
-  at::Device device_;
-  std::optional<Sequences> sequences_;  // always, after construction
-  ReplicaMap replicas_;
-  ShardMemory shard_memory_;
-  std::unique_ptr<ShardedModel> model_;
+  ModelParts parts_;
   std::vector<ParameterGroup> groups_;
   ParameterIndex index_;
+  const DeviceMesh& mesh_;
+  double clip_norm_;
+  bool scales_loss_;
+  at::Device device_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // null until a step measures

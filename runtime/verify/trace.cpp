@@ -64,7 +64,7 @@ std::vector<TracedParameter> ParameterTracer::finish() {
   return std::move(parameters_);
 }
 
-Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
+Trace trace_steps(TransformerTrainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
                   const std::string& where) {
   Progress progress("steps on " + where, static_cast<int64_t>(batches.size()), "steps");
   Trace trace;

@@ -9,7 +9,7 @@
 #include "fsdp/parameter_group.h"
 #include "mesh/box.h"
 #include "mesh/parameter_index.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 
@@ -59,7 +59,7 @@ class ParameterTracer {
 
 /// Runs one step of `trainer` on each batch, at a constant learning rate. `where`: the trainer's ranks, for people.
 /// Every rank of the trainer's mesh must call it.
-Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
+Trace trace_steps(TransformerTrainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
                   const std::string& where);
 
 }  // namespace meshtrain

@@ -148,7 +148,7 @@ class Verification {
     const DeviceMesh alone = one_rank_mesh();
     Recipe recipe = on_one_rank(plan_.recipe);
     const auto trace = [&] {
-      Trainer trainer(resolve(recipe, alone.layout()), alone, computing_.device);
+      TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, computing_.device);
       return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
     };
     if (is_rounded(options_.precision)) {
@@ -172,10 +172,10 @@ class Verification {
   /// ranks waiting: it must not look like an error that all ranks know.
   Trace run_on(const DeviceMesh& mesh, const Recipe& recipe) const {
     const Phase phase("the steps on mesh " + mesh.layout().describe());
-    std::unique_ptr<Trainer> trainer;
+    std::unique_ptr<TransformerTrainer> trainer;
     std::vector<StepBatch> batches;
     agree(mesh.world(), [&] {
-      trainer = std::make_unique<Trainer>(resolve(recipe, mesh.layout()), mesh, computing_.device);
+      trainer = std::make_unique<TransformerTrainer>(resolve(recipe, mesh.layout()), mesh, computing_.device);
       batches = read(mesh, trainer->layout());
     });
     try {

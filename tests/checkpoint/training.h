@@ -10,7 +10,7 @@
 #include "runtime/data/mixture.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/resume.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain::testing {
 
@@ -47,7 +47,7 @@ class Training {
   Resumed resume(const std::filesystem::path& folder);
 
   const TrainingState& state() const { return state_; }
-  Trainer& trainer() { return trainer_; }
+  TransformerTrainer& trainer() { return trainer_; }
   const ListedSamples& samples() const { return samples_; }
 
  private:
@@ -56,7 +56,7 @@ class Training {
   MeshLayout layout_;
   DeviceMesh mesh_;
   ListedSamples samples_;
-  Trainer trainer_;
+  TransformerTrainer trainer_;
   TrainingState state_;
 };
 

@@ -9,7 +9,7 @@
 
 #include "mesh/memory.h"
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"
 #include "tests/support/world.h"
@@ -41,7 +41,7 @@ Recipe long_recipe(const std::string& algorithm, int64_t cp) {
 /// communication thread decides how long tensors of a finished collective are held.
 int64_t peak_activations(const Recipe& recipe, const DeviceMesh& mesh) {
   HostMemory& memory = HostMemory::counted();
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const StepBatch batch = made_step(trainer.options(), trainer.layout(), 1, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
   trainer.step(batch, num_counted, {1e-4});  // the first step allocates what is kept

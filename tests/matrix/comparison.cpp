@@ -18,7 +18,7 @@ DeviceMesh one_rank_mesh() {
 }
 
 Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   std::vector<StepBatch> batches;
   for (int64_t step = 0; step < recipe.train.steps; ++step) {

@@ -71,7 +71,7 @@ HeldOutLoss as_a_step(Recipe recipe) {
   recipe.train.global_batch = *recipe.evaluate.samples;
   recipe.train.micro_batch = 1;
   const DeviceMesh mesh = one_rank_mesh();
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.evaluate, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   const StepBatch batch = read_batch(dataset, recipe.train, mesh, trainer.layout(), 0);
   return {trainer.compute_gradients(batch, batch.num_counted, {}).loss.item<double>(), batch.num_counted};
@@ -82,9 +82,9 @@ TEST_F(EvaluationTest, IsTheExactMeanOverAllTokensOnEveryMesh) {
     for (const int64_t samples : {1, 13, 16, 37}) {  // fewer than the ranks, and not a multiple of them
       const Recipe asked = recipe(cell, /*alone=*/false, samples);
       const DeviceMesh mesh = mesh_of(cell);
-      Trainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
+      TransformerTrainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
       const EvaluationMetrics found =
-          Evaluation(asked.evaluate, trainer.options(), asked.train.steps).run(trainer, mesh);
+          Evaluation(asked.evaluate, trainer.options(), asked.train.steps).run(trainer.parts(), mesh);
       if (world().rank() != 0) continue;
       const HeldOutLoss wanted = as_a_step(recipe(cell, /*alone=*/true, samples));
       EXPECT_EQ(found.tokens, wanted.num_counted) << cell.describe();
@@ -101,14 +101,14 @@ struct Trained {
 };
 
 Trained train_and_evaluate(const Recipe& recipe, const DeviceMesh& mesh, const Evaluation* evaluation) {
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   Trained trained;
-  if (evaluation != nullptr) evaluation->run(trainer, mesh);
+  if (evaluation != nullptr) evaluation->run(trainer.parts(), mesh);
   for (int64_t step = 0; step < 3; ++step) {
     const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), step);
     trained.losses.push_back(trainer.step(batch, trainer.count_tokens(batch), {1e-3}).loss.item<double>());
-    if (evaluation != nullptr) evaluation->run(trainer, mesh);
+    if (evaluation != nullptr) evaluation->run(trainer.parts(), mesh);
   }
   trainer.fsdp().visit_shards(
       [&](const Parameter& parameter) { trained.weights[parameter.name] = parameter.valid().clone(); });
@@ -137,7 +137,7 @@ TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
     const Recipe asked = recipe(cell, /*alone=*/false, 13);
     const DeviceMesh mesh = mesh_of(cell);
     HostMemory& memory = HostMemory::counted();
-    Trainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
+    TransformerTrainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
     const Dataset dataset(asked.data, asked.train.sequence_length, asked.model.shape.vocab_size, 0);
     const Evaluation evaluation(asked.evaluate, resolve(asked, mesh.layout()), asked.train.steps);
     const StepBatch batch = read_step(dataset, asked.train, mesh, trainer.layout(), 0);
@@ -154,7 +154,7 @@ TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
       return least;
     };
     const int64_t of_step = peak([&] { trainer.step(batch, counted, {1e-3}); });
-    const int64_t of_evaluation = peak([&] { evaluation.run(trainer, mesh); });
+    const int64_t of_evaluation = peak([&] { evaluation.run(trainer.parts(), mesh); });
     EXPECT_LT(of_evaluation, of_step) << cell.describe();
   }
 }
@@ -164,14 +164,15 @@ TEST_F(EvaluationTest, EndsOnAllRanksWhenOneIsAskedToStop) {
   for (const Cell& cell : cells("fp32")) {
     const Recipe asked = recipe(cell, /*alone=*/false, 37);
     const DeviceMesh mesh = mesh_of(cell);
-    Trainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
+    TransformerTrainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
     const Evaluation evaluation(asked.evaluate, resolve(asked, mesh.layout()), asked.train.steps);
-    const double loss = evaluation.run(trainer, mesh).loss;
+    const double loss = evaluation.run(trainer.parts(), mesh).loss;
     int num_asked = 0;
     const bool is_last = world().rank() + 1 == world().size();
-    EXPECT_FALSE(evaluation.run_unless(trainer, mesh, [&] { return ++num_asked == 2 && is_last; })) << cell.describe();
+    EXPECT_FALSE(evaluation.run_unless(trainer.parts(), mesh, [&] { return ++num_asked == 2 && is_last; }))
+        << cell.describe();
     EXPECT_EQ(num_asked, 2) << cell.describe();
-    const std::optional<EvaluationMetrics> again = evaluation.run_unless(trainer, mesh, [] { return false; });
+    const std::optional<EvaluationMetrics> again = evaluation.run_unless(trainer.parts(), mesh, [] { return false; });
     ASSERT_TRUE(again) << cell.describe();
     EXPECT_EQ(again->loss, loss) << cell.describe();
   }

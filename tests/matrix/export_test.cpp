@@ -29,8 +29,9 @@ TEST_P(Export, IsTheModelOfOneRank) {
       {family, tied, "gqa", "none", "one", "fp32", "adamw"}, 1, world().size(), 1, "none", "contiguous", false, 1};
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world()), alone = one_rank_mesh();
   const Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
-  Trainer on_mesh(resolve(recipe, mesh.layout()), mesh, at::kCPU);
-  Trainer on_one_rank(resolve(recipe_of(cell, /*alone=*/true, folder.path()), alone.layout()), alone, at::kCPU);
+  TransformerTrainer on_mesh(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer on_one_rank(resolve(recipe_of(cell, /*alone=*/true, folder.path()), alone.layout()), alone,
+                                 at::kCPU);
 
   const std::filesystem::path exported = folder.path() / "exported";
   export_model(on_mesh.index(), on_mesh.groups(), recipe.model.shape, {}, mesh, exported);
@@ -55,13 +56,13 @@ TEST_P(Export, IsReadBackByAnotherMesh) {
   const DeviceMesh written(MeshLayout({{"dp", world().size()}, {"cp", 1}, {"tp", 1}}), world());
   const DeviceMesh read(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world());
   Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
-  Trainer first(resolve(recipe, written.layout()), written, at::kCPU);
+  TransformerTrainer first(resolve(recipe, written.layout()), written, at::kCPU);
   export_model(first.index(), first.groups(), recipe.model.shape, {}, written, folder.path() / "exported");
 
   recipe.model.hf = folder.path() / "exported";
   recipe.model.init = "pretrained";
   recipe.train.seed += 1;  // random weights must not influence the export
-  Trainer second(resolve(recipe, read.layout()), read, at::kCPU);
+  TransformerTrainer second(resolve(recipe, read.layout()), read, at::kCPU);
   std::map<std::string, at::Tensor> wanted;
   for (const Parameter* parameter : first.model().parameters()) wanted[parameter->name] = parameter->tensor.detach();
   for (const Parameter* parameter : second.model().parameters()) {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "tests/support/world.h"
 #include "tests/support/zero_recorder.h"
 
@@ -143,7 +143,7 @@ using Gradients = std::map<std::string, at::Tensor>;
 std::vector<Gradients> train_two_steps(const Case& each, bool writes, Zeroed& zeroed) {
   const Recipe recipe = recipe_of(each);
   const DeviceMesh mesh(MeshLayout({{"dp", recipe.parallel.mesh.at("dp")}, {"cp", each.cp}, {"tp", each.tp}}), world());
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   if (!writes) {
     for (Parameter* parameter : trainer.model().parameters()) parameter->written_by_layer = false;
   }

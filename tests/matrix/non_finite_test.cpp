@@ -58,7 +58,7 @@ class NonFinite : public ::testing::Test {
 };
 
 /// Returns the values in the shards of every parameter.
-std::map<std::string, at::Tensor> shards_of(Trainer& trainer) {
+std::map<std::string, at::Tensor> shards_of(TransformerTrainer& trainer) {
   std::map<std::string, at::Tensor> all;
   trainer.fsdp().visit_shards([&](const Parameter& parameter) { all[parameter.name] = parameter.valid().clone(); });
   return all;
@@ -85,7 +85,7 @@ TEST_F(NonFinite, AStepChangesNothingOnAnyRank) {
     SCOPED_TRACE(std::string(cut.axis) + " " + cut.sharding);
     const Recipe asked = recipe(cut, "fp32");
     const DeviceMesh ranks = mesh(cut);
-    Trainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU),
+    TransformerTrainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU),
         untroubled(resolve(asked, ranks.layout()), ranks, at::kCPU);
     const std::vector<StepBatch> batches = read_steps(asked, ranks, trainer.layout());
     const int64_t counted = trainer.count_tokens(batches[0]);
@@ -94,7 +94,7 @@ TEST_F(NonFinite, AStepChangesNothingOnAnyRank) {
     const auto before = shards_of(trainer);
 
     bool poisons = world().rank() == world().size() - 1;
-    for (Trainer* each : {&trainer, &untroubled}) {  // a hook can change the order of sums, so both have one
+    for (TransformerTrainer* each : {&trainer, &untroubled}) {  // a hook can change the order of sums, so both have one
       for (const Parameter* parameter : each->model().parameters()) {
         if (parameter->name != kPoisoned) continue;
         parameter->tensor.register_hook([&poisons](const at::Tensor& gradient) {
@@ -123,7 +123,7 @@ TEST_F(NonFinite, TheLossScaleFindsItsSizeAlikeOnEveryRank) {
     Recipe asked = recipe(cut, "fp16_mixed");
     asked.train.loss_scale = LossScaleOptions{.initial = 0x1p24, .growth_interval = 2};
     const DeviceMesh ranks = mesh(cut);
-    Trainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU);
+    TransformerTrainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU);
     const std::vector<StepBatch> batches = read_steps(asked, ranks, trainer.layout());
     const int64_t counted = trainer.count_tokens(batches[0]);
     const auto before = shards_of(trainer);
@@ -153,7 +153,7 @@ TEST_F(NonFinite, GradientsAreUnscaledAndSmallOnesSurvive) {
       Recipe asked = recipe(cut, precision);
       if (precision == "fp16_mixed") asked.train.loss_scale = LossScaleOptions{.fixed = scale};
       asked.parallel.fsdp.reduce_dtype = reduce_dtype;
-      Trainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU);
+      TransformerTrainer trainer(resolve(asked, ranks.layout()), ranks, at::kCPU);
       const StepBatch batch = read_steps(asked, ranks, trainer.layout())[0];
       const StepOutcome outcome = trainer.compute_gradients(batch, trainer.count_tokens(batch), {});
       std::vector<at::Tensor> all = {outcome.grad_norm.to(at::kFloat).reshape(1)};

@@ -57,7 +57,7 @@ class PerParameter : public ::testing::Test {
 
   /// Makes the steps of `recipe` on `mesh` and calls `after` with the result of each.
   template <class After>
-  void steps(Trainer& trainer, const Recipe& recipe, const DeviceMesh& mesh, const After& after) const {
+  void steps(TransformerTrainer& trainer, const Recipe& recipe, const DeviceMesh& mesh, const After& after) const {
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
     for (int64_t step = 0; step < recipe.train.steps; ++step) {
       const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), step);
@@ -69,7 +69,7 @@ class PerParameter : public ::testing::Test {
   const ScratchFolder folder_{world()};
 };
 
-std::map<std::string, at::Tensor> weights_of(Trainer& trainer) {
+std::map<std::string, at::Tensor> weights_of(TransformerTrainer& trainer) {
   std::map<std::string, at::Tensor> weights;
   trainer.fsdp().visit_shards([&](const Parameter& parameter) { weights[parameter.name] = parameter.tensor.clone(); });
   return weights;
@@ -83,7 +83,7 @@ TEST_F(PerParameter, FrozenOnesStayAsTheyAreAndAreNotSent) {
         cell.variant.frozen = frozen;
         const DeviceMesh mesh = mesh_of(cell);
         const Recipe recipe = recipe_for(cell);
-        Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+        TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
         const std::map<std::string, at::Tensor> before = weights_of(trainer);
         mesh.traffic().clear();
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
@@ -126,11 +126,11 @@ TEST_F(PerParameter, FrozenOnesKeepTheirMasters) {
         cell.variant.frozen = "parts";
         cell.variant.precision = "fp32";
         const DeviceMesh mesh = mesh_of(cell);
-        Trainer wide(resolve(recipe_for(cell), mesh.layout()), mesh, at::kCPU);
+        TransformerTrainer wide(resolve(recipe_for(cell), mesh.layout()), mesh, at::kCPU);
         const std::map<std::string, at::Tensor> masters = weights_of(wide);
         cell.variant.precision = precision;
         const Recipe recipe = recipe_for(cell);
-        Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+        TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
 
         const std::map<std::string, at::Tensor> after = weights_of(trainer);
@@ -164,7 +164,7 @@ TEST_F(PerParameter, NothingGoesBackBelowTheLowestTrainableParameter) {
     const DeviceMesh mesh = mesh_of(cell);
     Recipe recipe = recipe_for(cell);
     recipe.train.steps = 1;
-    Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+    TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
     mesh.traffic().clear();
     steps(trainer, recipe, mesh, [](const StepOutcome&) {});
     return mesh.traffic().total("", purpose);
@@ -192,7 +192,7 @@ TEST_F(PerParameter, MetricsAreThoseOfOneRank) {
       cell.variant.frozen = mode == "no_shard" ? "parts" : "none";
       cell.variant.optimizer = mode == "full_shard" ? "muon" : "adamw";
       const auto measured = [&](const Recipe& recipe, const DeviceMesh& mesh) {
-        Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+        TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
         std::vector<ParameterMetrics> last;
         int64_t calls = 0;
         steps(trainer, recipe, mesh, [&](const StepOutcome& outcome) {
@@ -232,7 +232,7 @@ TEST_F(PerParameter, MuonSendsWhatItsFormulaSays) {
         const DeviceMesh mesh = mesh_of(cell);
         Recipe recipe = recipe_for(cell);
         recipe.train.steps = 1;
-        Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+        TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
         mesh.traffic().clear();
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
 

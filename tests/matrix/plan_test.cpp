@@ -10,7 +10,7 @@
 #include "mesh/memory.h"
 #include "runtime/plan/forecast.h"
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"
@@ -34,7 +34,7 @@ Counted count_step(const Recipe& recipe, const DeviceMesh& mesh, int64_t num_mic
   const WindowMemory& windows = WindowMemory::counted();
   const int64_t live = memory.live(), own = windows.own(), common = windows.common();
   Counted counted;
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const StepBatch batch = made_step(trainer.options(), trainer.layout(), num_micro_batches, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
   trainer.step(batch, num_counted, {1e-4});

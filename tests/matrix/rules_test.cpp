@@ -40,7 +40,7 @@ struct FirstStep {
 
   Recipe recipe;
   DeviceMesh mesh;
-  Trainer trainer;
+  TransformerTrainer trainer;
   StepBatch batch;
 };
 
@@ -76,9 +76,10 @@ class Rules : public ::testing::Test {
   }
 
   /// Returns the loss of the first step that `trainer` computes for `batch` with `sequence`.
-  double loss(Trainer& trainer, const MicroBatch& batch, const Sequence& sequence, const DeviceMesh& mesh) const {
+  double loss(TransformerTrainer& trainer, const MicroBatch& batch, const Sequence& sequence,
+              const DeviceMesh& mesh) const {
     at::NoGradGuard no_grad;
-    at::Tensor sum = trainer.sharded_model().loss(batch.ids, batch.labels, sequence).reshape({1}).clone();
+    at::Tensor sum = trainer.sharded_model().forward(batch.ids, {sequence, batch.labels}).reshape({1}).clone();
     mesh.group(std::set<std::string>{"dp", "cp"}).all_reduce(sum).wait();
     return sum.item<double>();
   }
@@ -124,7 +125,7 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
   for (const char* axis : {"dp", "cp", "tp"}) {
     const Cell cell = cell_along(axis);
     const DeviceMesh mesh = mesh_of(cell);
-    Trainer trainer(resolve(recipe_for(cell), mesh.layout()), mesh, at::kCPU);
+    TransformerTrainer trainer(resolve(recipe_for(cell), mesh.layout()), mesh, at::kCPU);
     // Each rank marks the elements that it owns for the norm; together, every element must be marked once.
     int64_t owned = 0, elements = 0, padding = 0;
     for (const OwnedRange& range : owned_ranges({{&trainer.fsdp(), trainer.replicas()}})) {
@@ -151,9 +152,10 @@ TEST_F(Rules, Initialisation_ByLocalIndexIsNoticed) {
   const Cell cell = cell_along("tp");
   const Recipe recipe = recipe_for(cell);
   const DeviceMesh mesh = mesh_of(cell);
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const DeviceMesh alone = one_rank_mesh();
-  Trainer on_one_rank(resolve(recipe_of(cell, /*alone=*/true, folder_.path()), alone.layout()), alone, at::kCPU);
+  TransformerTrainer on_one_rank(resolve(recipe_of(cell, /*alone=*/true, folder_.path()), alone.layout()), alone,
+                                 at::kCPU);
   std::map<std::string, at::Tensor> wanted;
   for (const Parameter* parameter : on_one_rank.model().parameters()) {
     wanted[parameter->name] = parameter->tensor.detach();

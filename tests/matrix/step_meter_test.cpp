@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
@@ -46,7 +46,7 @@ TEST_F(StepMeterTest, BytesByAxisAreThoseOfTheTrafficLedger) {
     SCOPED_TRACE(cell.describe());
     const Recipe recipe = recipe_of(cell, /*alone=*/false, folder_.path());
     const DeviceMesh mesh(MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, n), recorded);
-    Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+    TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
     StepMeter meter(mesh, nullptr);
     for (int64_t i = 0; i < 2; ++i) {

@@ -55,7 +55,7 @@ StepBatch reordered(const StepBatch& batch, int64_t length, int64_t size, std::m
 
 Losses losses_of(Recipe recipe, const DeviceMesh& mesh, const Reorder& reorder = {}) {
   recipe.optimizer.eps = 1e-5;  // smaller than in comparisons of tensors, so that rounding shows
-  Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   Losses losses;
   for (int64_t step = 0; step < kSteps; ++step) {

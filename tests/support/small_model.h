@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/trainer/options.h"
+#include "runtime/trainer/transformer_options.h"
 
 namespace meshtrain::testing {
 
@@ -10,8 +10,8 @@ inline Precision precision_in(at::ScalarType compute, bool mixed = false) {
 }
 
 /// Returns options that train a Llama of two layers and few features on one rank, two sequences at a time.
-inline TrainerOptions small_model() {
-  TrainerOptions options;
+inline TrainingOptions small_model() {
+  TrainingOptions options;
   options.seed = 42;
   options.batch = {.sequence_length = 16, .global_batch = 2, .micro_batch = 2};
   ModelShape& shape = options.shape;

@@ -309,11 +309,11 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
     for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
     warn(arguments, *prepared, said);
   }
-  std::optional<EvaluatedModel> model;
+  ModelParts model;
   {
     const Phase phase("the reading of " + folder);
     Progress progress("weights of " + folder, 0, "bytes");
-    model.emplace(plan, mesh, device, [&](const Parameter& parameter) {
+    model = evaluated_model(plan, mesh, device, [&](const Parameter& parameter) {
       weights->read(parameter);
       progress.advance(static_cast<int64_t>(parameter.valid().nbytes()));
     });
@@ -321,18 +321,17 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   const Phase phase("the evaluation of " + folder);
   const int64_t length = recipe.train.sequence_length;
   Progress progress("evaluation of " + folder, evaluation->num_samples() * length, "tokens");
-  Evaluated found{
-      .folder = folder,
-      .step = {},
-      .mesh = mesh.layout().describe(),
-      .precision = recipe.train.precision,
-      .tokens = recipe.evaluate.tokens,
-      .loss_mask = recipe.evaluate.loss_mask,
-      .documents = recipe.evaluate.documents,
-      .num_samples = evaluation->num_samples(),
-      .sequence_length = length,
-      .metrics = evaluation->run(model->loss_model(), mesh, [&](int64_t samples) { progress.set(samples * length); }),
-      .bits_per_byte = {}};
+  Evaluated found{.folder = folder,
+                  .step = {},
+                  .mesh = mesh.layout().describe(),
+                  .precision = recipe.train.precision,
+                  .tokens = recipe.evaluate.tokens,
+                  .loss_mask = recipe.evaluate.loss_mask,
+                  .documents = recipe.evaluate.documents,
+                  .num_samples = evaluation->num_samples(),
+                  .sequence_length = length,
+                  .metrics = evaluation->run(model, mesh, [&](int64_t samples) { progress.set(samples * length); }),
+                  .bits_per_byte = {}};
   if (source.is_checkpoint) found.step = source.step;
   if (const std::optional<int64_t> bytes = arguments.bytes ? arguments.bytes : known_bytes(recipe, *evaluation)) {
     const double tokens_per_byte = static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*bytes);

@@ -9,7 +9,7 @@
 #include "mesh/backends/dry_run.h"
 #include "mesh/forwarding.h"
 #include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {
@@ -61,7 +61,7 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
   const int64_t cp = 8, tp = 8, local = recipe.train.sequence_length / cp;
   for (int rank : {0, 517, 1023}) {
     const DeviceMesh mesh = large_mesh(rank);
-    Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+    TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
     ASSERT_TRUE(trainer.options().sequence_parallel);
     ASSERT_EQ(trainer.layout().local_length(), local);
     const StepBatch batch = made_step(trainer.options(), trainer.layout(), 2, at::kMeta);
@@ -100,7 +100,7 @@ TEST(DryRun, SetUpAndStepOfARankDoNotGrowWithTheRanks) {
       const auto counting = std::make_shared<CountingBackend>(dry_run_backend(size / 2 + 5, size));
       const Group world(counting, "world", dry_world(0, size).ranks(), "rank");
       const DeviceMesh mesh(MeshLayout({{"dp", size / 64}, {"cp", 8}, {"tp", 8}}), world);
-      Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+      TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
       const StepBatch batch = made_step(trainer.options(), trainer.layout(), 2, at::kMeta);
       trainer.step(batch, trainer.count_tokens(batch), {1e-3});
       found[size] = {counting->splits, mesh.traffic().total().calls};
@@ -121,7 +121,7 @@ TEST(DryRun, RecomputationSendsTheForwardAgain) {
       Recipe recipe = large_recipe();
       recipe.parallel.sequence_parallel = sequence_parallel ? "on" : "off";
       recipe.train.activation_checkpointing = {mode, every};
-      Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+      TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
       const StepBatch batch = made_step(trainer.options(), trainer.layout(), 1, at::kMeta);
       mesh.traffic().clear();
       trainer.step(batch, trainer.count_tokens(batch), {1e-3});
@@ -142,7 +142,7 @@ TEST(DryRun, TrainerStepsWithFrozenParametersAndMuon) {
     recipe.parallel.fsdp.mode = mode;
     for (int rank : {0, 517, 1023}) {
       const DeviceMesh mesh = large_mesh(rank);
-      Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+      TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
       EXPECT_EQ(trainer.fsdp().units().size(), 1 + 3 + 1u);
       const StepBatch batch = made_step(trainer.options(), trainer.layout(), 2, at::kMeta);
       mesh.traffic().clear();
@@ -165,7 +165,7 @@ TEST(DryRun, TrainerStepsWithDocuments) {
   recipe.data.documents = 0;
   for (int rank : {0, 517, 1023}) {
     const DeviceMesh mesh = large_mesh(rank);
-    Trainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+    TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
     StepBatch batch = made_step(trainer.options(), trainer.layout(), 2, at::kMeta);
     for (MicroBatch& micro_batch : batch.micro_batches) micro_batch.documents = {{1, 2, 700, 4096, 8191}, {}};
     const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), {1e-3});

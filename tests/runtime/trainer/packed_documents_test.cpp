@@ -8,7 +8,7 @@
 #include <random>
 
 #include "mesh/backends/dry_run.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "tests/support/small_model.h"
 
 namespace meshtrain {
@@ -83,8 +83,8 @@ SourceOptions packed(const std::string& boundary_labels) {
   return source;
 }
 
-TrainerOptions options_for(const std::string& family, int64_t sequence_length, int64_t num_samples) {
-  TrainerOptions options = small_model();
+TrainingOptions options_for(const std::string& family, int64_t sequence_length, int64_t num_samples) {
+  TrainingOptions options = small_model();
   options.shape.family = family;
   options.shape.intermediate_size = 40;
   options.shape.vocab_size = kVocabulary;
@@ -97,8 +97,8 @@ TrainerOptions options_for(const std::string& family, int64_t sequence_length, i
 }
 
 /// Returns options for the packed samples, two at a time.
-TrainerOptions packed_options(const std::string& family) {
-  TrainerOptions options = options_for(family, kS, 4);
+TrainingOptions packed_options(const std::string& family) {
+  TrainingOptions options = options_for(family, kS, 4);
   options.has_documents = true;
   return options;
 }
@@ -120,9 +120,9 @@ struct Result {
 };
 
 /// Adds the results of the first step from the initial weights to `result`.
-void add_step(Result& result, const TrainerOptions& options, const Samples& samples, int64_t num_counted) {
+void add_step(Result& result, const TrainingOptions& options, const Samples& samples, int64_t num_counted) {
   const DeviceMesh mesh = one_rank();
-  Trainer trainer(options, mesh, at::kCPU);
+  TransformerTrainer trainer(options, mesh, at::kCPU);
   const StepBatch batch = read_step(samples, options.batch, mesh, trainer.layout(), 0);
   result.loss += trainer.step(batch, num_counted, {0}).loss.item<double>();
   for (const Parameter* parameter : trainer.model().parameters()) {
@@ -160,7 +160,7 @@ TEST(PackedDocuments, ComputeWhatEachComputesAlone) {
   const int64_t num_boundaries = 8;  // separators among the inputs
   for (const char* family : {"llama", "qwen3"}) {
     for (const bool counted : {true, false}) {
-      const TrainerOptions options = packed_options(family);
+      const TrainingOptions options = packed_options(family);
       const Listed samples = packed_samples(packed(counted ? "counted" : "ignored"));
       const int64_t num_counted = 4 * kS - (counted ? 0 : num_boundaries);
       EXPECT_EQ(read_step(samples, options.batch, one_rank(), SequenceLayout::whole(kS), 0).num_counted, num_counted);
@@ -177,7 +177,7 @@ TEST(PackedDocuments, ComputeWhatEachComputesAlone) {
 
 TEST(PackedDocuments, AnglesBeginAnewInEach) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    TrainerOptions options = packed_options("llama");
+    TrainingOptions options = packed_options("llama");
     options.precision = precision_in(dtype);
     const DeviceMesh mesh = one_rank();
     const Sequences sequences(options, mesh, at::kCPU);
@@ -198,7 +198,7 @@ TEST(PackedDocuments, AnglesBeginAnewInEach) {
 }
 
 TEST(PackedDocuments, AnglesAreMadeOnceWithoutSeparators) {
-  const TrainerOptions options = packed_options("llama");
+  const TrainingOptions options = packed_options("llama");
   const DeviceMesh mesh = one_rank();
   const Sequences sequences(options, mesh, at::kCPU);
   EXPECT_TRUE(sequences.of({}).layout.documents().empty());
@@ -208,7 +208,7 @@ TEST(PackedDocuments, AnglesAreMadeOnceWithoutSeparators) {
 TEST(PackedDocuments, PeersFindTheSameOnes) {
   const Listed samples = packed_samples(packed("ignored"));
   for (const SequenceLayout::Kind layout : {SequenceLayout::Kind::Contiguous, SequenceLayout::Kind::ZigZag}) {
-    TrainerOptions options = packed_options("llama");
+    TrainingOptions options = packed_options("llama");
     options.context.layout = layout;
     const StepBatch whole = read_step(samples, options.batch, one_rank(), SequenceLayout::whole(kS), 0);
     int64_t num_counted = 0;
@@ -233,10 +233,10 @@ TEST(PackedDocuments, PeersFindTheSameOnes) {
 
 TEST(PackedDocuments, AStepOfSeparatorsAloneCountsNothing) {
   const std::vector<int64_t> separators(kS, kEnd);
-  TrainerOptions options = packed_options("llama");
+  TrainingOptions options = packed_options("llama");
   options.batch.global_batch = options.batch.micro_batch = 1;
   const DeviceMesh mesh = one_rank();
-  const Trainer trainer(options, mesh, at::kCPU);
+  const TransformerTrainer trainer(options, mesh, at::kCPU);
   const StepBatch batch =
       read_step(Listed({{separators, separators}}, packed("ignored")), options.batch, mesh, trainer.layout(), 0);
   EXPECT_EQ(batch.num_counted, 0);

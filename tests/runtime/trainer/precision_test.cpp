@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "tests/support/small_model.h"
 
 namespace meshtrain {
@@ -12,8 +12,8 @@ namespace {
 using testing::precision_in;
 using testing::small_model;
 
-TrainerOptions options_of(const std::string& family, int64_t num_layers) {
-  TrainerOptions options = small_model();
+TrainingOptions options_of(const std::string& family, int64_t num_layers) {
+  TrainingOptions options = small_model();
   options.shape.family = family;
   options.shape.hidden_size = 64;
   options.shape.intermediate_size = 96;
@@ -25,7 +25,7 @@ TrainerOptions options_of(const std::string& family, int64_t num_layers) {
 }
 
 /// Returns a step of tokens that follow no pattern which a step could learn.
-StepBatch batch_of(const Trainer& trainer) {
+StepBatch batch_of(const TransformerTrainer& trainer) {
   const BatchOptions& sizes = trainer.options().batch;
   const StepBatch batch =
       made_step(trainer.options(), trainer.layout(), sizes.global_batch / sizes.micro_batch, at::kCPU);
@@ -39,10 +39,10 @@ StepBatch batch_of(const Trainer& trainer) {
 }
 
 /// Returns the gradients of all parameters, one behind the other, in fp64.
-at::Tensor gradients_of(TrainerOptions options, const Precision& precision) {
+at::Tensor gradients_of(TrainingOptions options, const Precision& precision) {
   options.precision = precision;
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
-  Trainer trainer(options, mesh, at::kCPU);
+  TransformerTrainer trainer(options, mesh, at::kCPU);
   const StepBatch batch = batch_of(trainer);
   trainer.compute_gradients(batch, trainer.count_tokens(batch), {});
   std::vector<at::Tensor> all;
@@ -58,7 +58,7 @@ double distance(const at::Tensor& gradients, const at::Tensor& exact) {
 // The sum of many layers' additions is rounded to the half behind each of them, unless it is fp32.
 TEST(ResidualDtype, BringsGradientsNearerToThoseOfFp32) {
   for (const char* family : {"llama", "olmo2", "gemma2"}) {
-    const TrainerOptions options = options_of(family, 24);
+    const TrainingOptions options = options_of(family, 24);
     const at::Tensor exact = gradients_of(options, {});
     for (const bool mixed : {true, false}) {
       Precision precision = precision_in(at::kBFloat16, mixed);
@@ -71,7 +71,7 @@ TEST(ResidualDtype, BringsGradientsNearerToThoseOfFp32) {
 
 // Under bf16 each micro-batch is added to a sum that is rounded, unless reductions are in fp32.
 TEST(ReduceDtype, BringsGradientsNearerToThoseOfFp32) {
-  TrainerOptions options = options_of("llama", 2);
+  TrainingOptions options = options_of("llama", 2);
   options.batch.global_batch = 64;
   const at::Tensor exact = gradients_of(options, {});
   Precision precision = precision_in(at::kBFloat16);

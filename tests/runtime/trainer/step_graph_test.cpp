@@ -8,7 +8,7 @@
 
 #include <map>
 
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "tests/support/small_model.h"
 #include "tests/support/world.h"
 
@@ -42,17 +42,17 @@ class AgainGraph final : public DeviceGraph {
 };
 
 /// Returns options of two micro-batches, in fp32 or mixed with `compute`.
-TrainerOptions options_in(at::ScalarType compute) {
-  TrainerOptions options = small_model();
+TrainingOptions options_in(at::ScalarType compute) {
+  TrainingOptions options = small_model();
   options.batch.global_batch = 4;
   options.has_documents = true;
   options.precision = precision_in(compute, /*mixed=*/compute != at::kFloat);
   // The first steps overflow; the graph is in use when the scale becomes right.
-  if (compute == at::kHalf) options.precision.loss_scale = LossScaleOptions{.initial = 0x1p26, .growth_interval = 2};
+  if (compute == at::kHalf) options.loss_scale = LossScaleOptions{.initial = 0x1p26, .growth_interval = 2};
   return options;
 }
 
-std::map<std::string, at::Tensor> shards_of(Trainer& trainer) {
+std::map<std::string, at::Tensor> shards_of(TransformerTrainer& trainer) {
   std::map<std::string, at::Tensor> all;
   trainer.fsdp().visit_shards([&](const Parameter& parameter) { all[parameter.name] = parameter.valid().clone(); });
   return all;
@@ -61,9 +61,9 @@ std::map<std::string, at::Tensor> shards_of(Trainer& trainer) {
 class StepGraphIn : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
-  const TrainerOptions options = options_in(GetParam());
+  const TrainingOptions options = options_in(GetParam());
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), world());
-  Trainer with(options, mesh, at::kCPU), without(options, mesh, at::kCPU);
+  TransformerTrainer with(options, mesh, at::kCPU), without(options, mesh, at::kCPU);
   Counts counts;
   with.use_graph(std::make_unique<AgainGraph>(counts));
   bool skipped = false;
@@ -86,7 +86,7 @@ TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
     }
     if (step == 17) {
       const auto next = [&] { return batch.micro_batches[0]; };
-      EXPECT_EQ(with.evaluate(1, next).mean, without.evaluate(1, next).mean);
+      EXPECT_EQ(held_out_loss(with.parts(), 1, next)->mean, held_out_loss(without.parts(), 1, next)->mean);
     }
   }
   EXPECT_EQ(counts.recorded, 1);
@@ -100,11 +100,11 @@ INSTANTIATE_TEST_SUITE_P(All, StepGraphIn, ::testing::Values(at::kFloat, at::kBF
                          [](const auto& test) { return std::string(c10::toString(test.param)); });
 
 TEST(StepGraph, SaysWhatStandsAgainstIt) {
-  TrainerOptions options;
+  TrainingOptions options;
   EXPECT_EQ(StepGraph::hindrance(options, at::kCUDA, true), "");
   EXPECT_NE(StepGraph::hindrance(options, at::kCPU, true), "");
   EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, false), "");
-  options.precision.stochastic_rounding = true;
+  options.rounding_seed = 1;
   EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true).find("stochastic"), std::string::npos);
   options.optimizer.name = "muon";
   EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true).find("muon"), std::string::npos);

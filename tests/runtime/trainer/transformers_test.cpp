@@ -8,7 +8,7 @@
 
 #include "runtime/hf/config_json.h"
 #include "runtime/safetensors/folder.h"
-#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_trainer.h"
 #include "tests/support/files.h"
 #include "tests/support/small_model.h"
 #include "tests/support/world.h"
@@ -39,8 +39,8 @@ class Transformers : public ::testing::TestWithParam<std::tuple<const char*, con
     return std::max(tolerance(), 3 * testing::relative_error(reference("fp32.gradient." + parameter), exact));
   }
 
-  TrainerOptions options(double clip_norm) const {
-    TrainerOptions options{.shape = read_config_json(folder_ / "config.json"), .weights = folder_};
+  TrainingOptions options(double clip_norm) const {
+    TrainingOptions options{.shape = read_config_json(folder_ / "config.json"), .weights = folder_};
     options.frozen_row = options.shape.pad_token_id;
     const at::Tensor inputs = reference("inputs");
     options.batch = {inputs.size(1), inputs.size(0), inputs.size(0)};
@@ -67,7 +67,7 @@ class Transformers : public ::testing::TestWithParam<std::tuple<const char*, con
 };
 
 TEST_P(Transformers, LossGradientsAndNorm) {
-  Trainer trainer(options(/*clip_norm=*/0), mesh_, at::kCPU);
+  TransformerTrainer trainer(options(/*clip_norm=*/0), mesh_, at::kCPU);
   const StepBatch batch = this->batch();
   const StepOutcome outcome = trainer.step(batch, batch.num_counted, {1e-3});
   expect_close(outcome.loss.item<double>(), expected("loss"), "loss");
@@ -80,7 +80,7 @@ TEST_P(Transformers, LossGradientsAndNorm) {
 
 TEST_P(Transformers, WeightsAfterThreeSteps) {
   if (precision_ != "fp64") return;  // AdamW's first steps are a sign: compared only when the sign is certain
-  Trainer trainer(options(/*clip_norm=*/1), mesh_, at::kCPU);
+  TransformerTrainer trainer(options(/*clip_norm=*/1), mesh_, at::kCPU);
   std::map<std::string, at::Tensor> before;
   for (const Parameter* parameter : trainer.model().parameters()) {
     before[parameter->name] = parameter->tensor.detach().clone();
@@ -101,11 +101,11 @@ TEST_P(Transformers, WeightsAfterThreeSteps) {
 
 // Without model.freeze_padding_row the padding row is trained as any other.
 TEST_P(Transformers, ThePaddingRowIsFrozenOnRequest) {
-  TrainerOptions options = this->options(/*clip_norm=*/0);
+  TrainingOptions options = this->options(/*clip_norm=*/0);
   if (!options.frozen_row || precision_ != "fp64") return;
   const StepBatch batch = this->batch();
   const auto row = [&] {
-    Trainer trainer(options, mesh_, at::kCPU);
+    TransformerTrainer trainer(options, mesh_, at::kCPU);
     trainer.step(batch, batch.num_counted, {1e-3});
     return trainer.model().parameters().front()->tensor.grad()[*options.shape.pad_token_id].clone();
   };
@@ -121,9 +121,9 @@ TEST_P(Transformers, ShortGradientsAreNotClipped) {
   if (precision_ != "fp64") return;
   const StepBatch batch = this->batch();
   const auto weights_with = [&](double clip_norm) {
-    TrainerOptions options = this->options(clip_norm);
+    TrainingOptions options = this->options(clip_norm);
     options.optimizer.name = "sgd";  // AdamW's step does not depend on the gradient's norm
-    Trainer trainer(options, mesh_, at::kCPU);
+    TransformerTrainer trainer(options, mesh_, at::kCPU);
     trainer.step(batch, batch.num_counted, {1e-3});
     std::vector<at::Tensor> weights;
     for (const Parameter* parameter : trainer.model().parameters())

@@ -1,0 +1,189 @@
+// A trainer of any parts: a Transformer cut in two or three gives the bits of one part, and parts need not be a
+// Transformer.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "runtime/model/initialize.h"
+#include "runtime/trainer/data_parallel.h"
+#include "runtime/trainer/schedule.h"
+#include "runtime/trainer/trainer.h"
+#include "runtime/trainer/transformer_part.h"
+#include "tests/support/small_model.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+DeviceMesh mesh_of(int64_t dp, int64_t tp) {
+  return DeviceMesh(MeshLayout({{"dp", dp}, {"cp", 1}, {"tp", tp}}), world());
+}
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+/// The values, gradients and weights of two steps.
+struct Steps {
+  std::vector<at::Tensor> outcomes;
+  Tensors gradients, weights;
+};
+
+/// Makes two steps of three micro-batches with a Transformer whose parts begin with the layers `cuts`.
+Steps train(const TrainingOptions& options, const DeviceMesh& mesh, const std::vector<int64_t>& cuts) {
+  const ReplicaMap replicas = map_replicas(options.sharding, mesh);
+  const auto parts = make_transformer(
+      options, mesh, at::kCPU, replicas, [&](const Parameter& parameter) { initialize(parameter, options.seed); },
+      cuts);
+  const ModelParts all(parts.begin(), parts.end());
+  Trainer trainer(all, index_of(all), mesh, options);
+  EXPECT_EQ(trainer.groups().size(), cuts.size() + 1);
+  at::manual_seed(7);
+  Steps steps;
+  for (int step = 0; step < 2; ++step) {
+    const StepBatch batch = made_step(options, parts.front()->layout(), 3, at::kCPU);
+    const StepOutcome outcome = trainer.compute_gradients(batch, trainer.count_tokens(batch), {});
+    steps.outcomes.push_back(outcome.values.clone());
+    for (const ParameterGroup& group : trainer.groups()) {
+      group.fsdp->visit_gradients([&](const Parameter& parameter) {
+        steps.gradients[parameter.name + " of step " + std::to_string(step)] = parameter.tensor.clone();
+      });
+    }
+    trainer.update(outcome, 1e-3);
+  }
+  for (const ParameterGroup& group : trainer.groups()) {
+    group.fsdp->visit_shards(
+        [&](const Parameter& parameter) { steps.weights[parameter.name] = parameter.tensor.clone(); });
+  }
+  return steps;
+}
+
+void expect_equal(const Tensors& seen, const Tensors& wanted, const std::string& where) {
+  ASSERT_EQ(seen.size(), wanted.size()) << where;
+  for (const auto& [name, tensor] : wanted) EXPECT_TRUE(at::equal(seen.at(name), tensor)) << name << where;
+}
+
+TEST(Parts, OfATransformerGiveTheBitsOfOne) {
+  const int64_t size = world().size();
+  if (size > 4) GTEST_SKIP() << "4 ranks have shown it";
+  for (const int64_t tp : size == 1 ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 2}) {
+    const DeviceMesh mesh = mesh_of(size / tp, tp);
+    for (const ShardingMode mode : {ShardingMode::NoShard, ShardingMode::ShardGradOp, ShardingMode::FullShard}) {
+      TrainingOptions options = small_model();
+      options.sharding = {.mode = mode, .num_ranks = size / tp};
+      options.sequence_parallel = tp > 1;
+      const Steps wanted = train(options, mesh, {});
+      for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{2}, {1, 3}}) {
+        const std::string where = ", " + mesh.layout().describe() + " in " + std::to_string(cuts.size() + 1) +
+                                  " parts, mode " + std::to_string(static_cast<int>(mode));
+        const Steps seen = train(options, mesh, cuts);
+        for (size_t step = 0; step < wanted.outcomes.size(); ++step) {
+          EXPECT_TRUE(at::equal(seen.outcomes[step], wanted.outcomes[step])) << "step " << step << where;
+        }
+        expect_equal(seen.gradients, wanted.gradients, where);
+        expect_equal(seen.weights, wanted.weights, where);
+      }
+    }
+  }
+}
+
+TEST(Parts, RefuseAHeadWithoutTheEmbeddingThatItShares) {
+  TrainingOptions options = small_model();
+  options.shape.tie_word_embeddings = true;
+  const DeviceMesh mesh = mesh_of(world().size(), 1);
+  EXPECT_THROW(train(options, mesh, {2}), std::invalid_argument);
+}
+
+/// A layer of a perceptron, y = tanh(x w^T); the last one returns the sum of the squared differences from the labels.
+class Perceptron final : public ModelPart {
+ public:
+  Perceptron(const std::string& name, std::vector<int64_t> shape, bool is_last, const DeviceMesh& mesh,
+             ShardingMode mode, uint64_t seed)
+      : weight_(whole_parameter(name, shape, {}, at::TensorOptions().dtype(at::kDouble))), is_last_(is_last) {
+    const int64_t size = mesh.size();
+    const ReplicaMap replicas(mesh, {"dp"}, mode == ShardingMode::NoShard ? std::nullopt : std::optional(size));
+    FsdpOptions options{.mode = mode};
+    options.shards = replicas.shards();
+    options.replicas = replicas.whole_replicas();
+    options.remaining = replicas.remaining();
+    options.remaining_partial = replicas.remaining_partial();
+    options.summed_over = replicas.tokens();
+    fsdp_ = std::make_unique<Fsdp>(std::vector{UnitSpec{name, {&weight_}}}, options);
+    fsdp_->write_values([&](const Parameter& parameter) { parameter.tensor.copy_(random_tensor(shape, seed)); });
+    groups_ = {{fsdp_.get(), replicas}};
+  }
+
+  at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override {
+    return fsdp_->run(0, [&] {
+      const at::Tensor y = at::tanh(at::mm(input.defined() ? input : micro_batch.ids, weight_.tensor.t()));
+      return is_last_ ? (y - micro_batch.labels).square().sum() : y;
+    });
+  }
+  const std::vector<ParameterGroup>& groups() const override { return groups_; }
+
+ private:
+  Parameter weight_;
+  bool is_last_;
+  std::unique_ptr<Fsdp> fsdp_;
+  std::vector<ParameterGroup> groups_;
+};
+
+TEST(Parts, NeedNotBeATransformer) {
+  const DeviceMesh mesh = mesh_of(world().size(), 1);
+  const std::vector<int64_t> first_shape = {7, 5}, second_shape = {3, 7};
+  const auto rows = [](int rank, int micro_batch) {
+    const auto seed = static_cast<uint64_t>(100 * rank + 10 * micro_batch);
+    return MicroBatch{random_tensor({4, 5}, seed + 1), random_tensor({4, 3}, seed + 2)};
+  };
+  TrainerOptions options;
+  options.optimizer.name = "sgd";
+  options.clip_norm = 0;
+  for (const ShardingMode mode : {ShardingMode::NoShard, ShardingMode::FullShard}) {
+    const ModelParts parts = {std::make_shared<Perceptron>("first", first_shape, false, mesh, mode, 11),
+                              std::make_shared<Perceptron>("second", second_shape, true, mesh, mode, 12)};
+    Trainer trainer(parts, index_of(parts), mesh, options);
+    at::Tensor first = random_tensor(first_shape, 11).requires_grad_(),
+               second = random_tensor(second_shape, 12).requires_grad_();
+    const int64_t num_rows = 8 * world().size();
+    for (int step = 0; step < 3; ++step) {
+      StepBatch batch;
+      for (int i = 0; i < 2; ++i) batch.micro_batches.push_back(rows(world().rank(), i));
+      const StepOutcome outcome = trainer.step(batch, num_rows, {.learning_rate = 0.1});
+
+      at::Tensor loss = at::zeros({}, at::kDouble);
+      for (int rank = 0; rank < world().size(); ++rank) {
+        for (int i = 0; i < 2; ++i) {
+          const MicroBatch own = rows(rank, i);
+          const at::Tensor y = at::tanh(at::mm(at::tanh(at::mm(own.ids, first.t())), second.t()));
+          loss = loss + (y - own.labels).square().sum() / num_rows;
+        }
+      }
+      loss.backward();
+      EXPECT_NEAR(outcome.read().loss, loss.item<double>(), 1e-12);
+      const at::Tensor squares = first.grad().square().sum() + second.grad().square().sum();
+      EXPECT_NEAR(outcome.read().grad_norm, std::sqrt(squares.item<double>()), 1e-12);
+      const at::NoGradGuard no_grad;
+      for (at::Tensor* weight : {&first, &second}) {
+        weight->add_(weight->grad(), -0.1);
+        weight->mutable_grad().zero_();
+      }
+    }
+    const Tensors wanted = {{"first", first.detach()}, {"second", second.detach()}};
+    for (const ParameterGroup& group : trainer.groups()) {
+      group.fsdp->visit_shards([&](const Parameter& parameter) {
+        EXPECT_LT(relative_error(parameter.tensor, wanted.at(parameter.name)), 1e-12) << parameter.name;
+      });
+    }
+  }
+}
+
+TEST(Schedule, RunsEachMicroBatchForwardAndBack) {
+  const auto forward = Action::Kind::Forward, backward = Action::Kind::Backward;
+  const std::vector<Action> one = {{forward, 0, 0}, {backward, 0, 0}, {forward, 0, 1}, {backward, 0, 1, true}};
+  EXPECT_EQ(one_after_another(1, 2), one);
+  const std::vector<Action> two = {{forward, 0, 0}, {forward, 1, 0}, {backward, 1, 0, true}, {backward, 0, 0, true}};
+  EXPECT_EQ(one_after_another(2, 1), two);
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
