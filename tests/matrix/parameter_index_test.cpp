@@ -46,7 +46,7 @@ class Part {
         index_(model_.parameters()) {
     const std::vector<Layer> layers = model_.layers();
     for (const auto& [numbers, mode] : groups) {
-      TrainerOptions options = small_model();
+      auto options = small_model();
       options.sharding = {.mode = mode, .num_ranks = mesh.size(kDataAxis)};
       const ReplicaMap replicas = map_replicas(options.sharding, mesh);
       options.precision = precision_in(dtype);
