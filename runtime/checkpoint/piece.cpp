@@ -1,54 +1,17 @@
 #include "runtime/checkpoint/piece.h"
 
-#include <ATen/ops/as_strided.h>
-
-#include <algorithm>
-
 namespace meshtrain {
-namespace {
-
-std::vector<int64_t> strides_of(const std::vector<int64_t>& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t dim = shape.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * shape[dim];
-  return strides;
-}
-
-/// Returns the piece in the box `local` of a parameter's local tensor, without padding; element `first` of `values` is
-/// the tensor's first.
-std::optional<Piece> piece_in(const Parameter& parameter, const Box& local, const at::Tensor& values, int64_t first) {
-  const Box kept{std::vector<int64_t>(local.size.size(), 0), parameter.box.size};
-  std::optional<Box> box = intersect(local, kept);
-  if (!box) return std::nullopt;
-  const std::vector<int64_t> strides = strides_of(parameter.shape);
-  int64_t offset = values.storage_offset() + first;
-  for (size_t dim = 0; dim < strides.size(); ++dim) {
-    offset += box->start[dim] * strides[dim];
-    box->start[dim] += parameter.box.start[dim];
-  }
-  return Piece{parameter.name, parameter.global_shape, *box, values.as_strided(box->size, strides, offset)};
-}
-
-}  // namespace
 
 std::string piece_name(const std::string& tensor, const Box& box) {
   return tensor + describe(box);
 }
 
 std::vector<Piece> pieces_of(const ShardTensor& numbers, Range wanted) {
-  const int64_t shard = numbers.buffer->shard().offset;
-  const int64_t begin = shard + std::max(numbers.range.offset, wanted.offset);
-  const int64_t end = shard + std::min(numbers.range.offset + numbers.range.numel, wanted.offset + wanted.numel);
   std::vector<Piece> pieces;
-  for (const Segment& segment : numbers.buffer->segments()) {
-    const int64_t from = std::max(begin, segment.offset) - segment.offset;
-    const int64_t to = std::min(end, segment.offset + segment.numel) - segment.offset;
-    const int64_t first = segment.offset - shard - numbers.range.offset;  // of the segment, perhaps before the values
-    for (const Box& local : boxes_of(segment.parameter->shape, from, to)) {
-      std::optional<Piece> piece = piece_in(*segment.parameter, local, numbers.values, first);
-      if (!piece) continue;
-      if (!numbers.name.empty()) piece->tensor += "." + numbers.name;
-      pieces.push_back(std::move(*piece));
-    }
+  for (const ShardBox& each : shard_boxes(numbers, wanted)) {
+    const std::string& name = each.parameter->name;
+    pieces.push_back(
+        {numbers.name.empty() ? name : name + "." + numbers.name, each.parameter->global_shape, each.box, each.values});
   }
   return pieces;
 }

@@ -20,8 +20,7 @@ struct Piece {
 /// Returns the name of a piece in a safetensors file and in messages: "model.norm.weight[0:64]".
 std::string piece_name(const std::string& tensor, const Box& box);
 
-/// Returns the pieces that make up `wanted`, a range of the shard, as far as `numbers` covers it: every element of a
-/// parameter once, no padding. A shard may begin and end anywhere, so a matrix gives up to three pieces.
+/// Returns the shard_boxes() of `wanted`, a range of the shard, as pieces.
 std::vector<Piece> pieces_of(const ShardTensor& numbers, Range wanted);
 
 }  // namespace meshtrain

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <stdexcept>
+#include <utility>
+
 #include "mesh/error.h"
 #include "runtime/optimizer/adamw.h"
 #include "runtime/optimizer/muon.h"
@@ -35,12 +38,51 @@ void Optimizer::resume(int64_t num_steps) {
   count_.fill_(num_steps);
 }
 
+namespace {
+
+struct Registered {
+  std::string name;
+  OptimizerFactory make;
+};
+
+template <class T>
+Registered registered(const char* name) {
+  return {name, [](const auto& options, const auto& groups, const auto& rounding) {
+            return std::make_unique<T>(options, groups, rounding);
+          }};
+}
+
+std::vector<Registered>& registry() {
+  static std::vector<Registered> all = {registered<AdamW>("adamw"), registered<Sgd>("sgd"), registered<Muon>("muon")};
+  return all;
+}
+
+const Registered* find(const std::string& name) {
+  for (const Registered& each : registry()) {
+    if (each.name == name) return &each;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void register_optimizer(const std::string& name, OptimizerFactory make) {
+  if (find(name) != nullptr) throw std::invalid_argument("there is an optimizer " + name + " already");
+  registry().push_back({name, std::move(make)});
+}
+
+std::vector<std::string> optimizer_names() {
+  std::vector<std::string> names;
+  for (const Registered& each : registry()) names.push_back(each.name);
+  return names;
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                                           const std::optional<StochasticRounding>& rounding) {
-  if (options.name == "adamw") return std::make_unique<AdamW>(options, groups, rounding);
-  if (options.name == "sgd") return std::make_unique<Sgd>(options, groups, rounding);
-  if (options.name == "muon") return std::make_unique<Muon>(options, groups, rounding);
-  throw InputError("optimizer.name", "there is no \"" + options.name + "\"; use adamw, sgd or muon");
+  if (const Registered* const found = find(options.name)) return found->make(options, groups, rounding);
+  std::string names;
+  for (const Registered& each : registry()) names += (names.empty() ? "" : ", ") + each.name;
+  throw InputError("optimizer.name", "there is no \"" + options.name + "\"; use one of " + names);
 }
 
 }  // namespace meshtrain

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "fsdp/parameter_group.h"
@@ -71,8 +73,19 @@ inline at::Tensor zero_state(const OptimizerOptions& options, const ParameterGro
                                           values.options().dtype(options.state_dtype.value_or(values.scalar_type())));
 }
 
-/// Makes the optimizer of `options`, over the trainable buffers of `groups`, which must outlive it. `rounding`: of
-/// weights and state in bf16; none: rounding to the nearest. Not collective.
+/// Makes an optimizer over the trainable buffers of `groups`, which must outlive it. `rounding`: of weights and state
+/// in bf16; none: rounding to the nearest. Not collective. Derive from Optimizer, or from BoxOptimizer.
+using OptimizerFactory =
+    std::function<std::unique_ptr<Optimizer>(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+                                             const std::optional<StochasticRounding>& rounding)>;
+
+/// Gives an optimizer its name in OptimizerOptions::name and in recipes. Call it on every rank before the first recipe
+/// is read and no thread reads the names. Throws std::invalid_argument for a name that another has.
+void register_optimizer(const std::string& name, OptimizerFactory make);
+/// Returns the names of all optimizers: adamw, sgd, muon, and the registered ones in their order.
+std::vector<std::string> optimizer_names();
+
+/// Makes the optimizer named by `options`. Throws InputError when there is none.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                                           const std::optional<StochasticRounding>& rounding = {});
 

@@ -37,7 +37,7 @@ struct MuonOptions {
 enum class Decayed { All, Matrices };
 
 struct OptimizerOptions {
-  std::string name = "adamw";  ///< adamw sgd muon
+  std::string name = "adamw";  ///< one of optimizer_names()
   double learning_rate = 0;    ///< the peak of the schedule
   std::array<double, 2> betas = {0.9, 0.999};
   double eps = 1e-8;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "fsdp/flat_buffer.h"
 
@@ -14,5 +15,16 @@ struct ShardTensor {
   Range range;             ///< of the shard
   at::Tensor values = {};  ///< [range.numel]
 };
+
+/// A box of a parameter's global tensor in this rank's memory.
+struct ShardBox {
+  const Parameter* parameter;
+  Box box;
+  at::Tensor values;  ///< [box.size]: a view of ShardTensor::values
+};
+
+/// Returns the boxes that make up `wanted`, a range of the shard, as far as `numbers` covers it: every element of a
+/// parameter once, no padding. A shard may begin and end anywhere, so a matrix gives up to three boxes.
+std::vector<ShardBox> shard_boxes(const ShardTensor& numbers, Range wanted);
 
 }  // namespace meshtrain

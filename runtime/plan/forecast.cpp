@@ -15,9 +15,9 @@ namespace {
 constexpr int64_t kLeastLayers = 4;
 
 /// Returns false when what a step does with a layer depends on more than its kind: on its number, or, for Muon, on how
-/// many matrices there are for the ranks.
+/// many matrices there are for the ranks; or may, for an optimizer that is not ours.
 bool repeats_alike(const RunPlan& plan) {
-  return plan.freeze.empty() && plan.optimizer.name != "muon";
+  return plan.freeze.empty() && (plan.optimizer.name == "adamw" || plan.optimizer.name == "sgd");
 }
 
 /// Returns the plan with the first `layers` layers of its model.

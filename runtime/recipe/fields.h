@@ -6,6 +6,7 @@
 
 #include "mesh/layout.h"
 #include "runtime/model/families.h"
+#include "runtime/optimizer/optimizer.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/yaml/rule.h"
 
@@ -303,7 +304,7 @@ void fields(Archive& archive, GroupOptions& group) {
 
 template <class Archive>
 void fields(Archive& archive, OptimizerOptions& optimizer) {
-  archive.field("name", optimizer.name, {.choices = {"adamw", "sgd", "muon"}});
+  archive.field("name", optimizer.name, {.choices = optimizer_names()});
   const bool is_muon = optimizer.name == "muon";
   archive.field("learning_rate", optimizer.learning_rate, {.required = true, .least = 0});
   archive.field("betas", optimizer.betas, {.least = 0, .below = 1});

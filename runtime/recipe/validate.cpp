@@ -55,11 +55,10 @@ void check_precision(const Recipe& recipe) {
                      "fp32 is less than train.precision fp64: leave it out, or use another precision");
   }
   if (train.stochastic_rounding) check_needs("train.stochastic_rounding", "true", "bf16", train);
-  if (train.stochastic_rounding && recipe.optimizer.name == "muon") {
-    throw InputError("train.stochastic_rounding",
-                     "true rounds what adamw and sgd change, but optimizer.name is muon: use one of "
-                     "them, "
-                     "or train.precision bf16_mixed");
+  const std::string& optimizer = recipe.optimizer.name;
+  if (train.stochastic_rounding && optimizer != "adamw" && optimizer != "sgd") {
+    throw InputError("train.stochastic_rounding", "true rounds what adamw and sgd change, but optimizer.name is " +
+                                                      optimizer + ": use one of them, or train.precision bf16_mixed");
   }
   if (!train.loss_scale) return;
   check_needs("train.loss_scale", "", "fp16_mixed", train);

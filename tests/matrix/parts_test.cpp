@@ -7,6 +7,7 @@
 #include <map>
 
 #include "runtime/model/initialize.h"
+#include "runtime/optimizer/box_optimizer.h"
 #include "runtime/trainer/data_parallel.h"
 #include "runtime/trainer/schedule.h"
 #include "runtime/trainer/trainer.h"
@@ -128,6 +129,18 @@ class Perceptron final : public ModelPart {
   std::vector<ParameterGroup> groups_;
 };
 
+/// Descent without momentum, written box by box.
+class Descent final : public BoxOptimizer {
+ public:
+  Descent(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups)
+      : BoxOptimizer(options, groups, {}) {}
+
+ protected:
+  void update_box(const ParameterBox& box, double learning_rate) override {
+    at::Tensor(box.values).add_(box.gradients, -learning_rate);
+  }
+};
+
 TEST(Parts, NeedNotBeATransformer) {
   const DeviceMesh mesh = mesh_of(world().size(), 1);
   const std::vector<int64_t> first_shape = {7, 5}, second_shape = {3, 7};
@@ -138,10 +151,13 @@ TEST(Parts, NeedNotBeATransformer) {
   TrainerOptions options;
   options.optimizer.name = "sgd";
   options.clip_norm = 0;
+  const OptimizerFactory make_sgd = make_optimizer, make_descent = [](const auto&of, const auto&groups, const auto&) {
+    return std::make_unique<Descent>(of, groups);
+  };
   for (const ShardingMode mode : {ShardingMode::NoShard, ShardingMode::FullShard}) {
     const ModelParts parts = {std::make_shared<Perceptron>("first", first_shape, false, mesh, mode, 11),
                               std::make_shared<Perceptron>("second", second_shape, true, mesh, mode, 12)};
-    Trainer trainer(parts, index_of(parts), mesh, options);
+    Trainer trainer(parts, index_of(parts), mesh, options, mode == ShardingMode::NoShard ? make_sgd : make_descent);
     at::Tensor first = random_tensor(first_shape, 11).requires_grad_(),
                second = random_tensor(second_shape, 12).requires_grad_();
     const int64_t num_rows = 8 * world().size();

@@ -40,7 +40,9 @@ class Transformers : public ::testing::TestWithParam<std::tuple<const char*, con
   }
 
   TrainingOptions options(double clip_norm) const {
-    TrainingOptions options{.shape = read_config_json(folder_ / "config.json"), .weights = folder_};
+    TrainingOptions options;
+    options.shape = read_config_json(folder_ / "config.json");
+    options.weights = folder_;
     options.frozen_row = options.shape.pad_token_id;
     const at::Tensor inputs = reference("inputs");
     options.batch = {inputs.size(1), inputs.size(0), inputs.size(0)};

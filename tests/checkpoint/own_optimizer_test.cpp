@@ -1,0 +1,112 @@
+// An optimizer that this program registers: the same result on every mesh and in every mode, saved and resumed.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "mesh/error.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/optimizer/box_optimizer.h"
+#include "runtime/recipe/load.h"
+#include "tests/checkpoint/training.h"
+#include "tests/matrix/cell.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// Adagrad with decoupled weight decay. Duchi, Hazan and Singer, 2011.
+class Adagrad final : public BoxOptimizer {
+ public:
+  Adagrad(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups)
+      : BoxOptimizer(options, groups, {"sum_of_squares"}), eps_(options.eps) {}
+
+ protected:
+  void update_box(const ParameterBox& box, double learning_rate) override {
+    EXPECT_EQ(box.values.sizes(), at::IntArrayRef(box.box.size)) << box.name;
+    EXPECT_EQ(box.global_shape.size(), box.box.start.size()) << box.name;
+    const double rate = learning_rate * box.rule.rate;
+    at::Tensor values = box.values, sum = box.state.at(0);
+    sum.addcmul_(box.gradients, box.gradients);
+    values.mul_(1 - rate * box.rule.weight_decay);
+    values.addcdiv_(box.gradients, sum.sqrt().add_(eps_), -rate);
+  }
+
+ private:
+  double eps_;
+};
+
+const bool kRegistered = [] {
+  register_optimizer("adagrad", [](const auto& options, const auto& groups, const auto&) {
+    return std::make_unique<Adagrad>(options, groups);
+  });
+  return true;
+}();
+
+struct MeshOf {
+  int64_t dp, tp, cp;
+  std::string sharding;
+};
+
+std::vector<MeshOf> meshes() {
+  const int64_t n = world().size();
+  if (n == 1) return {{1, 1, 1, "no_shard"}};
+  if (n == 2) {
+    return {{2, 1, 1, "full_shard"}, {1, 2, 1, "no_shard"}, {2, 1, 1, "shard_optimizer"}, {1, 1, 2, "shard_grad_op"}};
+  }
+  return {{n / 2, 2, 1, "full_shard"}, {n, 1, 1, "shard_grad_op"}, {n / 2, 1, 2, "hybrid_shard"}};
+}
+
+Recipe recipe_on(const MeshOf& mesh, bool alone, const std::filesystem::path& folder) {
+  const Variant variant{"llama", false, "mha", "none", "one", "fp64", "adagrad", "none", /*groups=*/true};
+  return recipe_of(
+      {variant, mesh.dp, mesh.tp, mesh.cp, mesh.cp > 1 ? "ring" : "none", "contiguous", mesh.tp > 1, 1, mesh.sharding},
+      alone, folder);
+}
+
+void expect_near(const std::vector<double>& seen, const std::vector<double>& wanted, const std::string& where) {
+  ASSERT_EQ(seen.size(), wanted.size()) << where;
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(seen[i] / wanted[i], 1, 1e-10) << where << " " << i;
+}
+
+TEST(OwnOptimizer, GivesOneResultOnEveryMeshAlsoAfterAResume) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  Training alone(recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path()), Group());
+  const std::vector<double> before = alone.run(2), after = alone.run(2);
+  const std::vector<MeshOf> all = meshes();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::filesystem::path path = folder.path() / std::to_string(i);
+    Training training(recipe_on(all[i], /*alone=*/false, folder.path()), world());
+    expect_near(training.run(2), before, "mesh " + std::to_string(i));
+    training.save(path);
+    const bool has_state = read_manifest(newest(path)).tensors.contains("model.norm.weight.sum_of_squares");
+    EXPECT_TRUE(has_state);
+    Training other(recipe_on(all[(i + 1) % all.size()], /*alone=*/false, folder.path()), world());
+    other.resume(path);
+    expect_near(other.run(2), after, "resumed from mesh " + std::to_string(i));
+    world().barrier();
+  }
+}
+
+TEST(OwnOptimizer, HasItsNameInRecipes) {
+  EXPECT_TRUE(kRegistered);
+  EXPECT_THROW(register_optimizer("adamw", {}), std::invalid_argument);
+  const ScratchFolder folder(world());
+  const Recipe recipe = recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path());
+  std::string yaml = describe_run(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}})).recipe;
+  EXPECT_EQ(parse_recipe(yaml).optimizer.name, "adagrad");
+  yaml.replace(yaml.find("adagrad"), 7, "adagrat");
+  try {
+    parse_recipe(yaml);
+    ADD_FAILURE() << "a name that is not registered was accepted";
+  } catch (const InputError& error) {
+    for (const char* name : {"adamw", "sgd", "muon", "adagrad"}) {
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
