@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "mesh/error.h"
-#include "mesh/memory.h"
-#include "runtime/launch/connect.h"
-#include "runtime/recipe/load.h"
-#include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/transformer_trainer.h"
+#include "mesh/device/error_message.h"
+#include "mesh/device/memory.h"
+#include "runtime/program/launch/connect.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {

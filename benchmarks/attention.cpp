@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "context_parallel/host_attention.h"
-#include "mesh/host_rows.h"
+#include "mesh/device/host_rows.h"
 
 namespace {
 

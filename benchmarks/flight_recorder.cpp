@@ -17,10 +17,10 @@
 
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/flight_recorder.h"
-#include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/transformer_trainer.h"
-#include "runtime/watch/stall_limits.h"
-#include "runtime/watch/watch.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/watch/stall_limits.h"
+#include "runtime/program/watch/watch.h"
+#include "runtime/training/trainer/transformer_trainer.h"
 
 namespace {
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/transformer_trainer.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/trainer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "mesh/memory.h"
+#include "mesh/device/memory.h"
 #include "operator_bytes.h"
 #include "tensor_parallel/linear_cross_entropy.h"
 

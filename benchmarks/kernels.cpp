@@ -24,13 +24,14 @@
 #include "context_parallel/attention_kernels.h"
 #include "context_parallel/merge.h"
 #include "context_parallel/packed_attention.h"
-#include "mesh/cuda/plugin.h"
-#include "mesh/error.h"
-#include "mesh/operator.h"
-#include "runtime/trainer/squared_norm.h"
-#include "tensor_parallel/cross_entropy_rows.h"
-#include "tensor_parallel/embedding_gradient.h"
+#include "mesh/base/error.h"
+#include "mesh/device/cuda/plugin.h"
+#include "mesh/device/error_message.h"
+#include "mesh/device/operator.h"
+#include "runtime/training/trainer/operators/squared_norm.h"
 #include "tensor_parallel/linear_cross_entropy.h"
+#include "tensor_parallel/operators/cross_entropy_rows.h"
+#include "tensor_parallel/operators/embedding_gradient.h"
 
 namespace meshtrain {
 namespace {

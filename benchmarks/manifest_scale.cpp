@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "mesh/base/files/output_file.h"
 #include "mesh/box.h"
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/manifest_excerpt.h"
-#include "runtime/checkpoint/manifest_writer.h"
-#include "runtime/files/output_file.h"
+#include "runtime/training/checkpoint/manifest.h"
+#include "runtime/training/checkpoint/manifest_excerpt.h"
+#include "runtime/training/checkpoint/manifest_writer.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <functional>
 
-#include "tensor_parallel/matrix_product.h"
+#include "tensor_parallel/products/matrix_product.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/tokenizer/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 int main(int argc, char** argv) {
   if (argc != 4) return std::fputs("tokenize_benchmark TOKENIZER LIST THREADS\n", stderr), 2;

@@ -1,18 +1,23 @@
-# meshtrain_floor(NAME [PATH FOLDER] [SOURCES FILES...] [DEPENDS FLOORS...] [LINK LIBRARIES...] [WITHOUT_TORCH])
+# meshtrain_floor(NAME [PATH FOLDER] [FOLDERS FOLDERS... | SOURCES FILES...] [DEPENDS FLOORS...] [LINK LIBRARIES...]
+#                 [WITHOUT_TORCH])
 #
 # One library, meshtrain_NAME, per floor: the folder PATH of the repository, by default NAME; its sources, by default all
-# but those of the CUDA plug-in. Headers are included from the repository root ("mesh/group.h"), but a target sees only
-# its own floor and those it depends on: each floor's include folder holds a link to that floor alone.
+# of that folder and of its FOLDERS but those of the CUDA plug-in. Other folders in it are floors below. Headers are
+# included from the repository root ("mesh/group.h"), but a target sees only its own floor and those it depends on: each
+# floor's include folder holds a link to that floor alone.
 #
 # Templates of ATen take most of the time and are instantiated in every file anew, so a dozen files are compiled as one.
 # Names in anonymous namespaces are therefore unique within a floor. A floor WITHOUT_TORCH compiles in seconds.
 function(meshtrain_floor name)
-  cmake_parse_arguments(FLOOR "WITHOUT_TORCH" "PATH" "SOURCES;DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(FLOOR "WITHOUT_TORCH" "PATH" "FOLDERS;SOURCES;DEPENDS;LINK" ${ARGN})
   if(NOT FLOOR_PATH)
     set(FLOOR_PATH ${name})
   endif()
   if(NOT FLOOR_SOURCES)
-    file(GLOB FLOOR_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${FLOOR_PATH}/*.cpp")
+    list(TRANSFORM FLOOR_FOLDERS APPEND "/*.cpp" OUTPUT_VARIABLE patterns)
+    list(APPEND patterns "*.cpp")
+    list(TRANSFORM patterns PREPEND "${PROJECT_SOURCE_DIR}/${FLOOR_PATH}/")
+    file(GLOB FLOOR_SOURCES CONFIGURE_DEPENDS ${patterns})
     list(FILTER FLOOR_SOURCES EXCLUDE REGEX "_cuda.cpp$")
   endif()
   set(target meshtrain_${name})
@@ -50,10 +55,10 @@ function(meshtrain_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 12)
 endfunction()
 
-# meshtrain_lanes(TARGET FILES...): files of the target with loops of mesh/host_lanes.h, which are compiled for AVX-512 and
-# once more, through a file that includes them, for AVX2. GCC 12 calls registers of its own intrinsics uninitialised (GCC
-# bug 105593), and keeps arrays of them in memory unless it unrolls the loops over them (-O3). Products and sums are
-# fused where the loops say so, not where a compiler likes to: both sets compute the same.
+# meshtrain_lanes(TARGET FILES...): files of the target with loops of mesh/device/host_lanes.h, which are compiled for
+# AVX-512 and once more, through a file that includes them, for AVX2. GCC 12 calls registers of its own intrinsics
+# uninitialised (GCC bug 105593), and keeps arrays of them in memory unless it unrolls the loops over them (-O3). Products
+# and sums are fused where the loops say so, not where a compiler likes to: both sets compute the same.
 function(meshtrain_lanes target)
   foreach(file ${ARGN})
     get_filename_component(path "${file}" ABSOLUTE)
@@ -69,10 +74,10 @@ function(meshtrain_lanes target)
   endforeach()
 endfunction()
 
-# meshtrain_opens_plugins(TARGET): a program in which plug-ins find what they need of the floors. It holds the whole of
-# mesh/, for parts that only a plug-in calls.
+# meshtrain_opens_plugins(TARGET): a program in which plug-ins find what they need of the floors. It holds all of mesh/
+# and mesh/device, for parts that only a plug-in calls.
 function(meshtrain_opens_plugins target)
   set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON DEFINE_SYMBOL "")
   target_link_options(${target} PRIVATE
-    "LINKER:--whole-archive,$<TARGET_FILE:meshtrain_mesh>,--no-whole-archive")
+    "LINKER:--whole-archive,$<TARGET_FILE:meshtrain_mesh>,$<TARGET_FILE:meshtrain_device>,--no-whole-archive")
 endfunction()

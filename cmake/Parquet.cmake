@@ -20,7 +20,7 @@ else()
   target_link_libraries(meshtrain_arrow INTERFACE Parquet::parquet_shared)
 endif()
 
-add_library(meshtrain_parquet MODULE runtime/data/parquet/plugin.cpp)
+add_library(meshtrain_parquet MODULE runtime/text/prepare/parquet/plugin.cpp)
 target_include_directories(meshtrain_parquet PRIVATE "${PROJECT_SOURCE_DIR}")
 target_link_libraries(meshtrain_parquet PRIVATE meshtrain_arrow)
 set_target_properties(meshtrain_parquet PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}" CXX_VISIBILITY_PRESET hidden)

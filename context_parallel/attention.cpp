@@ -13,7 +13,7 @@
 #include "context_parallel/ring.h"
 #include "context_parallel/ulysses.h"
 #include "context_parallel/window_attention.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 

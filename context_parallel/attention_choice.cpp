@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "mesh/size_text.h"
+#include "mesh/base/size_text.h"
 
 namespace meshtrain {
 namespace {

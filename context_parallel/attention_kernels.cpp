@@ -14,9 +14,9 @@
 #include "context_parallel/capped_attention.h"
 #include "context_parallel/gpu_attention.h"
 #include "context_parallel/host_attention.h"
-#include "mesh/half_precision.h"
-#include "mesh/host_scratch.h"
-#include "mesh/meta_device.h"
+#include "mesh/device/half_precision.h"
+#include "mesh/device/host_scratch.h"
+#include "mesh/device/meta_device.h"
 
 namespace meshtrain {
 

@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "context_parallel/attention_choice.h"
-#include "mesh/device_transfer.h"
-#include "mesh/meta_device.h"
+#include "mesh/device/device_transfer.h"
+#include "mesh/device/meta_device.h"
 
 namespace meshtrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "mesh/half_precision.h"
+#include "mesh/device/half_precision.h"
 
 namespace meshtrain {
 namespace {

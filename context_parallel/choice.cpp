@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "context_parallel/ulysses.h"
-#include "mesh/error.h"
-#include "mesh/size_text.h"
+#include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
 
 namespace meshtrain {
 

@@ -8,7 +8,7 @@
 
 #include "context_parallel/attention_choice.h"
 #include "context_parallel/meta_window.h"
-#include "mesh/cuda/plugin.h"
+#include "mesh/device/cuda/plugin.h"
 
 namespace meshtrain {
 namespace {

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "context_parallel/host_heads.h"
-#include "mesh/host_rows.h"
-#include "mesh/meta_device.h"
-#include "mesh/operator.h"
+#include "mesh/device/host_rows.h"
+#include "mesh/device/meta_device.h"
+#include "mesh/device/operator.h"
 
 namespace meshtrain {
 namespace {

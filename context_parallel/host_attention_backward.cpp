@@ -8,7 +8,7 @@
 
 #include "context_parallel/host_attention.h"
 #include "context_parallel/host_heads.h"
-#include "mesh/operator.h"
+#include "mesh/device/operator.h"
 
 namespace meshtrain {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "context_parallel/host_attention.h"
 #include "context_parallel/host_tiles.h"
-#include "mesh/host_rows.h"
+#include "mesh/device/host_rows.h"
 
 namespace meshtrain::host_tiles {
 

@@ -6,7 +6,7 @@
 #include <numbers>
 #include <type_traits>
 
-#include "mesh/host_lanes.h"
+#include "mesh/device/host_lanes.h"
 
 #if defined(__x86_64__)
 

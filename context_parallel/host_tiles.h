@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "mesh/host_lanes.h"
+#include "mesh/device/host_lanes.h"
 
 /// Loops over tiles of attention scores with the instructions of Set (host_lanes.h), 16 floats at a time. Matrices are
 /// rows of elements; `stride` is the number of elements from a row to the next. T is float, or c10::BFloat16 with

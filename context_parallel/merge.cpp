@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-#include "mesh/operator.h"
+#include "mesh/device/operator.h"
 
 namespace meshtrain {
 namespace {

@@ -1,5 +1,5 @@
 #include "context_parallel/merge_kernel.h"
-#include "mesh/cuda/kernel.cuh"
+#include "mesh/device/cuda/kernel.cuh"
 
 namespace meshtrain::cuda {
 namespace {

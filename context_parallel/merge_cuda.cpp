@@ -1,7 +1,7 @@
 #include <torch/library.h>
 
 #include "context_parallel/merge_kernel.h"
-#include "mesh/cuda/tensors.h"
+#include "mesh/device/cuda/tensors.h"
 
 namespace meshtrain::cuda {
 namespace {

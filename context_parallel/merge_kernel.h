@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "mesh/cuda/element.h"
+#include "mesh/device/cuda/element.h"
 
 namespace meshtrain::cuda {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "context_parallel/attention_plan.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 

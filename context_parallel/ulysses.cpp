@@ -7,9 +7,9 @@
 #include <string>
 
 #include "context_parallel/head_exchange.h"
-#include "mesh/error.h"
-#include "mesh/half_precision.h"
-#include "mesh/size_text.h"
+#include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
+#include "mesh/device/half_precision.h"
 
 namespace meshtrain {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "fsdp/lent_memory.h"
-#include "mesh/gradient_state.h"
+#include "mesh/device/gradient_state.h"
 
 namespace meshtrain {
 namespace {

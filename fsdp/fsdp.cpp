@@ -10,8 +10,8 @@
 #include "fsdp/gathering.h"
 #include "fsdp/reduction.h"
 #include "fsdp/uses.h"
+#include "mesh/device/gradient_state.h"
 #include "mesh/flight_recorder.h"
-#include "mesh/gradient_state.h"
 
 namespace meshtrain {
 namespace {

@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-#include "mesh/size_text.h"
+#include "mesh/base/size_text.h"
 
 namespace meshtrain {
 namespace {

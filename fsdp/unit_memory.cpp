@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "mesh/size_text.h"
+#include "mesh/base/size_text.h"
 
 namespace meshtrain {
 namespace {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "mesh/device/error_message.h"
+
 namespace meshtrain {
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "mesh/group.h"
 
 namespace meshtrain {

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <utility>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
 #include "mesh/instrumented.h"
-#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {

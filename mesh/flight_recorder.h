@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "mesh/backend.h"
-#include "mesh/shown.h"
+#include "mesh/base/shown.h"
 
 namespace meshtrain {
 

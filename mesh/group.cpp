@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "mesh/backends/local.h"
-#include "mesh/error.h"
-#include "mesh/size_text.h"
+#include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
 
 namespace meshtrain {
 namespace {

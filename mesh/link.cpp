@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 

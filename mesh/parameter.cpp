@@ -6,7 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 namespace {

@@ -32,8 +32,8 @@ struct Parameter {
   bool of_tokens = false;         ///< a matrix whose rows belong to tokens of the vocabulary: embedding, head
   bool follows_previous = false;  ///< lies in memory directly behind the parameter before it (q, k, v)
   bool written_by_layer = false;  ///< the layers that use the tensor write its whole gradient where they are the first
-                                  ///< to compute one (tensor_parallel/leaf_gradient.h), so its buffer needs no zeros
-                                  ///< before; nothing but these layers may use it
+                                  ///< to compute one (tensor_parallel/products/leaf_gradient.h), so its buffer needs no
+                                  ///< zeros before; nothing but these layers may use it
 
   /// Returns the part of the local tensor that is not padding: a view.
   at::Tensor valid() const;

@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "mesh/device_transfer.h"
+#include "mesh/device/device_transfer.h"
 #include "mesh/forwarding.h"
 
 namespace meshtrain {

@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tensor_parallel/collectives.h"
-#include "tensor_parallel/embedding_gradient.h"
-#include "tensor_parallel/leaf_gradient.h"
+#include "tensor_parallel/operators/embedding_gradient.h"
+#include "tensor_parallel/products/leaf_gradient.h"
 #include "tensor_parallel/vocabulary_shard.h"
 
 namespace meshtrain {

@@ -1,6 +1,6 @@
 #include "tensor_parallel/linear.h"
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 namespace {

@@ -8,12 +8,12 @@
 #include <optional>
 #include <utility>
 
-#include "mesh/half_precision.h"
-#include "mesh/meta_device.h"
+#include "mesh/device/half_precision.h"
+#include "mesh/device/meta_device.h"
 #include "tensor_parallel/collectives.h"
-#include "tensor_parallel/cross_entropy_rows.h"
-#include "tensor_parallel/leaf_gradient.h"
-#include "tensor_parallel/matrix_product.h"
+#include "tensor_parallel/operators/cross_entropy_rows.h"
+#include "tensor_parallel/products/leaf_gradient.h"
+#include "tensor_parallel/products/matrix_product.h"
 #include "tensor_parallel/vocabulary_shard.h"
 
 namespace meshtrain {

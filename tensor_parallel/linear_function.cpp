@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "tensor_parallel/collectives.h"
-#include "tensor_parallel/leaf_gradient.h"
-#include "tensor_parallel/matrix_product.h"
+#include "tensor_parallel/products/leaf_gradient.h"
+#include "tensor_parallel/products/matrix_product.h"
 
 namespace meshtrain {
 namespace {

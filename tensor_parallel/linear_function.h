@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tensor_parallel/layer_input.h"
+#include "tensor_parallel/products/layer_input.h"
 #include "tensor_parallel/tensor_parallel.h"
 
 namespace meshtrain {

@@ -7,8 +7,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "mesh/error.h"
-#include "tensor_parallel/matrix_product.h"
+#include "mesh/base/error.h"
+#include "tensor_parallel/products/matrix_product.h"
 
 namespace meshtrain {
 

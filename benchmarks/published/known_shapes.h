@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/model/shape.h"
+#include "runtime/training/model/shape.h"
 
 namespace meshtrain {
 

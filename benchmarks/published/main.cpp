@@ -5,7 +5,7 @@
 #include <exception>
 
 #include "benchmarks/published/text.h"
-#include "mesh/size_text.h"
+#include "mesh/base/size_text.h"
 
 namespace meshtrain {
 namespace {

@@ -8,9 +8,9 @@
 #include "benchmarks/published/recipe.h"
 #include "benchmarks/published/software.h"
 #include "benchmarks/published/steps.h"
-#include "mesh/error.h"
-#include "runtime/model/shape.h"
-#include "runtime/plan/planned_mesh.h"
+#include "mesh/base/error.h"
+#include "runtime/program/plan/planned_mesh.h"
+#include "runtime/training/model/shape.h"
 
 namespace meshtrain {
 namespace {

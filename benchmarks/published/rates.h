@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/machine.h"
+#include "runtime/program/plan/machine.h"
 
 namespace meshtrain {
 

@@ -1,7 +1,7 @@
 #include "benchmarks/published/recipe.h"
 
 #include "benchmarks/published/known_shapes.h"
-#include "runtime/recipe/load.h"
+#include "runtime/program/recipe/load.h"
 
 namespace meshtrain {
 

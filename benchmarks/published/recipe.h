@@ -2,7 +2,7 @@
 
 #include "benchmarks/published/software.h"
 #include "benchmarks/published/table.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/program/recipe/recipe.h"
 
 namespace meshtrain {
 

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "benchmarks/published/table.h"
-#include "runtime/model/shape.h"
-#include "runtime/plan/simulation.h"
-#include "runtime/plan/timeline.h"
+#include "runtime/program/plan/simulation.h"
+#include "runtime/program/plan/timeline.h"
+#include "runtime/training/model/shape.h"
 
 namespace meshtrain {
 

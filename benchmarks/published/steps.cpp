@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/plan/forecast.h"
+#include "runtime/program/plan/forecast.h"
 
 namespace meshtrain {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "benchmarks/published/software.h"
 #include "benchmarks/published/table.h"
-#include "runtime/plan/time_forecast.h"
-#include "runtime/recipe/run_plan.h"
+#include "runtime/program/plan/time_forecast.h"
+#include "runtime/program/recipe/run_plan.h"
 
 namespace meshtrain {
 

@@ -8,10 +8,10 @@
 #include <string_view>
 
 #include "benchmarks/published/known_shapes.h"
-#include "mesh/error.h"
-#include "mesh/size_text.h"
-#include "runtime/files/file_reader.h"
-#include "runtime/plan/machine.h"
+#include "mesh/base/error.h"
+#include "mesh/base/files/file_reader.h"
+#include "mesh/base/size_text.h"
+#include "runtime/program/plan/machine.h"
 
 namespace meshtrain {
 namespace {

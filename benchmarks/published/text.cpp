@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "mesh/size_text.h"
+#include "mesh/base/size_text.h"
 
 namespace meshtrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "mesh/backend.h"
-#include "mesh/memory.h"
+#include "mesh/device/memory.h"
 
 namespace meshtrain {
 

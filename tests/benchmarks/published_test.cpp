@@ -6,7 +6,7 @@
 #include "benchmarks/published/known_shapes.h"
 #include "benchmarks/published/software.h"
 #include "benchmarks/published/text.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/scratch.h"
 #include "tests/tools/program.h"

@@ -1,10 +1,10 @@
-#include "runtime/chat/chat_tokens.h"
+#include "runtime/text/chat/chat_tokens.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/chat/chat_fixtures.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"

@@ -4,8 +4,8 @@
 #include <map>
 #include <random>
 
-#include "runtime/chat/chat_template.h"
-#include "runtime/jinja/template.h"
+#include "runtime/text/chat/chat_template.h"
+#include "runtime/text/jinja/template.h"
 #include "tests/chat/chat_fixtures.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"

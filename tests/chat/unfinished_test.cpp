@@ -1,8 +1,8 @@
-#include "runtime/chat/unfinished.h"
+#include "runtime/text/chat/unfinished.h"
 
 #include <gtest/gtest.h>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/chat/chat_fixtures.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"

@@ -1,5 +1,5 @@
 // Checkpoints on hosts that share a disk or have one each. Half of the world's ranks simulate a second host.
-#include "runtime/run/checkpoint_disks.h"
+#include "runtime/program/run/checkpoint_disks.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "mesh/agree.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/hosts.h"

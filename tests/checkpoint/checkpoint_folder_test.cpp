@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/training/checkpoint/checkpoint_folder.h"
 
 #include <gtest/gtest.h>
 

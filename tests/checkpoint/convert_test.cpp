@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "runtime/convert/export_checkpoint.h"
-#include "runtime/convert/import_checkpoint.h"
-#include "runtime/files/glob.h"
-#include "runtime/model/transformer.h"
-#include "runtime/safetensors/folder.h"
+#include "mesh/base/files/glob.h"
+#include "runtime/program/convert/export_checkpoint.h"
+#include "runtime/program/convert/import_checkpoint.h"
+#include "runtime/training/model/transformer.h"
+#include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/files.h"

@@ -7,9 +7,9 @@
 #include <functional>
 #include <random>
 
-#include "mesh/error.h"
-#include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/safetensors/folder.h"
+#include "mesh/base/error.h"
+#include "runtime/training/checkpoint/checkpoint_reader.h"
+#include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/files.h"

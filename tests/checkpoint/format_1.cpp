@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/safetensors/tensor_entry.h"
+#include "runtime/training/safetensors/tensor_entry.h"
 
 namespace meshtrain::testing {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/checkpoint/manifest.h"
+#include "runtime/training/checkpoint/manifest.h"
 
 namespace meshtrain::testing {
 

@@ -1,18 +1,18 @@
 // Generated text is the same on every tp mesh, and from a checkpoint of any mesh.
 
-#include "runtime/generate/generate.h"
+#include "runtime/program/generate/generate.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "mesh/error.h"
-#include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/checkpoint/piece.h"
-#include "runtime/generate/model_source.h"
-#include "runtime/model/initialize.h"
-#include "runtime/safetensors/folder.h"
+#include "mesh/base/error.h"
+#include "runtime/program/generate/model_source.h"
+#include "runtime/training/checkpoint/checkpoint_reader.h"
+#include "runtime/training/checkpoint/piece.h"
+#include "runtime/training/model/initialize.h"
+#include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"

@@ -1,13 +1,13 @@
-#include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/damage.h"
-#include "runtime/checkpoint/manifest_writer.h"
+#include "runtime/training/checkpoint/manifest.h"
+#include "runtime/training/checkpoint/damage.h"
+#include "runtime/training/checkpoint/manifest_writer.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <random>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/checkpoint/format_1.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <memory>
 
-#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "tests/checkpoint/format_1.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"

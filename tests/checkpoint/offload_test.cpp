@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "mesh/agree.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/faults/faults.h"

@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "mesh/error.h"
-#include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/optimizer/box_optimizer.h"
-#include "runtime/recipe/load.h"
+#include "mesh/base/error.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/training/checkpoint/checkpoint_reader.h"
+#include "runtime/training/optimizer/box_optimizer.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"

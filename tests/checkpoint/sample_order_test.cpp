@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "mesh/agree.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/stored_pieces.h"
+#include "runtime/training/checkpoint/stored_pieces.h"
 
 #include <gtest/gtest.h>
 

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "mesh/agree.h"
-#include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/hf/export_model.h"
-#include "runtime/recipe/exported_model.h"
-#include "runtime/recipe/run_plan.h"
-#include "runtime/run/checkpoints.h"
-#include "runtime/trainer/batch.h"
+#include "runtime/program/hf/export_model.h"
+#include "runtime/program/recipe/exported_model.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/run/checkpoints.h"
+#include "runtime/training/checkpoint/checkpoint_reader.h"
+#include "runtime/training/trainer/batch.h"
 
 namespace meshtrain::testing {
 namespace {

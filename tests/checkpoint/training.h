@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "mesh/device_mesh.h"
-#include "runtime/data/mixture.h"
-#include "runtime/run/checkpoints.h"
-#include "runtime/run/resume.h"
-#include "runtime/trainer/transformer_trainer.h"
+#include "runtime/program/run/checkpoints.h"
+#include "runtime/program/run/resume.h"
+#include "runtime/training/data/mixture.h"
+#include "runtime/training/trainer/transformer_trainer.h"
 
 namespace meshtrain::testing {
 

@@ -12,10 +12,10 @@
 
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/device_mesh.h"
-#include "runtime/launch/connect.h"
-#include "runtime/watch/phase.h"
-#include "runtime/watch/stall_limits.h"
-#include "runtime/watch/watch.h"
+#include "runtime/program/launch/connect.h"
+#include "runtime/program/watch/phase.h"
+#include "runtime/program/watch/stall_limits.h"
+#include "runtime/program/watch/watch.h"
 
 using namespace meshtrain;
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "context_parallel/capped_attention.h"
-#include "mesh/half_precision.h"
-#include "mesh/memory.h"
+#include "mesh/device/half_precision.h"
+#include "mesh/device/memory.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/support/world.h"
 

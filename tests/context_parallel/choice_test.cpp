@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 namespace {

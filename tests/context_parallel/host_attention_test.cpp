@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "mesh/host_rows.h"
-#include "mesh/meta_device.h"
+#include "mesh/device/host_rows.h"
+#include "mesh/device/meta_device.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/support/world.h"
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "mesh/half_precision.h"
+#include "mesh/device/half_precision.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/support/world.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 namespace {

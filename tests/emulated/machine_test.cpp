@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "mesh/cuda/kernel.cuh"
+#include "mesh/device/cuda/kernel.cuh"
 
 namespace meshtrain::cuda {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "mesh/operator.h"
+#include "mesh/device/operator.h"
 
 namespace meshtrain {
 namespace {

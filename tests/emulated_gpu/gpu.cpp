@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "mesh/cuda/plugin.h"
+#include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"
 

@@ -5,7 +5,8 @@
 
 #include <algorithm>
 
-#include "mesh/cuda/plugin.h"
+#include "mesh/backends/nccl/nccl.h"
+#include "mesh/device/cuda/plugin.h"
 #include "mesh/group.h"
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"
@@ -44,7 +45,7 @@ TEST(MemoryOfGpu, GraphsGiveTheirsBack) {
 }
 
 Group group_with(NcclBuffers buffers) {
-  const auto backend = open_cuda_plugin().nccl(world().backend(), {.user_buffers = buffers});
+  const auto backend = connect_nccl(world().backend(), {.user_buffers = buffers});
   return Group(backend, "device", world().ranks(), world().coordinate_text());
 }
 

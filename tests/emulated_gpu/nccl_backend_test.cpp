@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "mesh/cuda/plugin.h"
+#include "mesh/backends/nccl/nccl.h"
+#include "mesh/device/device_transfer.h"
 #include "mesh/device_mesh.h"
-#include "mesh/device_transfer.h"
 #include "mesh/link.h"
 #include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/emulated_gpu/nccl/communicator.h"
@@ -32,7 +32,7 @@ using testing::world;
 class EmulatedNcclBackend : public ::testing::Test {
  protected:
   static Group connect(const NcclOptions& options = {}) {
-    const auto backend = open_cuda_plugin().nccl(world().backend(), options);
+    const auto backend = connect_nccl(world().backend(), options);
     return Group(backend, "dp", world().ranks(), world().coordinate_text());
   }
 
@@ -224,7 +224,7 @@ TEST_F(EmulatedNcclBackend, AWindowIsSymmetricAmongTheRanksThatMadeIt) {
   if (size_ != 4) GTEST_SKIP() << "four ranks have two axes";
   const MeshLayout layout({{"dp", 2}, {"tp", 2}});
   const NcclOptions options{.user_buffers = NcclBuffers::Symmetric};
-  const auto backend = open_cuda_plugin().nccl(world().backend(), options);
+  const auto backend = connect_nccl(world().backend(), options);
   const DeviceMesh mesh(layout, Group(backend, "world", world().ranks(), world().coordinate_text()));
   const int64_t numel = 1000 + 100 * mesh.coordinate("tp");
   at::Tensor window = mesh.group("dp").window(numel, at::TensorOptions(gpu()), Placement::Own);

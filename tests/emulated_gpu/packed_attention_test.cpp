@@ -9,7 +9,7 @@
 #include "context_parallel/choice.h"
 #include "context_parallel/packed_attention.h"
 #include "mesh/staged.h"
-#include "runtime/model/rope.h"
+#include "runtime/training/model/operators/rope.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/gpu/kernel_calls.h"
 #include "tests/gpu/reference.h"

@@ -52,6 +52,36 @@ class Floors(unittest.TestCase):
 
     def test_libtorch_where_there_is_none(self):
         self.assertIn("low is built without LibTorch", self.complaint({"runtime/low/a.h": "#include <ATen/ATen.h>\n"}))
+        self.assertIn("low is built without LibTorch, but depends on high", self.complaint(
+            {}, "low runtime/low TRUE high\nhigh runtime/high FALSE \n"))
+
+    def test_a_floor_within_the_folder_of_another(self):
+        floors = "base mesh/base TRUE \nmesh mesh FALSE base\n"
+        self.assertIn("every include points down", self.complaint(
+            {"mesh/base/a.h": "", "mesh/b.cpp": '#include "mesh/base/a.h"\n'}, floors))
+        self.assertIn("mesh/base/a.h: includes mesh/b.h of mesh, on which base does not depend", self.complaint(
+            {"mesh/base/a.h": '#include "mesh/b.h"\n', "mesh/b.h": ""}, floors))
+
+    def test_a_floor_that_depends_on_a_higher_storey_or_a_sibling(self):
+        self.assertIn("trainer depends on telemetry, whose folder runtime/program/telemetry is not below", self.complaint(
+            {}, "trainer runtime/training/trainer FALSE telemetry\ntelemetry runtime/program/telemetry TRUE \n"))
+        self.assertIn("fsdp depends on tensor_parallel, whose folder tensor_parallel is not below its own", self.complaint(
+            {}, "fsdp fsdp FALSE tensor_parallel\ntensor_parallel tensor_parallel FALSE \n"))
+
+    def test_a_recipe_below_its_floor(self):
+        floors = ("trainer runtime/training/trainer FALSE \nyaml runtime/program/yaml TRUE \n"
+                  "launch runtime/program/launch FALSE \nrecipe runtime/program/recipe FALSE trainer,launch,yaml\n")
+        recipe = {"runtime/program/recipe/recipe.h": "struct TrainRecipe {\n  int steps;\n};\n",
+                  "runtime/program/yaml/value.h": "class YamlValue {};\n"}
+        self.assertIn("recipe.h of recipe, on which trainer does not depend", self.complaint(
+            recipe | {"runtime/training/trainer/a.h": '#include "runtime/program/recipe/recipe.h"\n'}, floors))
+        for file, floor in (("runtime/training/trainer/a.h", "trainer"), ("runtime/program/launch/a.h", "launch")):
+            self.assertIn(f"{file}: names TrainRecipe of a floor above {floor}", self.complaint(
+                recipe | {file: "struct TrainRecipe;\nvoid train(const TrainRecipe& recipe);\n"}, floors))
+            self.assertIn(f"{file}: names YamlValue of a floor above {floor}", self.complaint(
+                recipe | {file: "void read(const YamlValue& value);\n"}, floors))
+            self.assertIn("every include points down", self.complaint(
+                recipe | {file: "int steps = 0;  // TrainRecipe\n"}, floors))
 
     def test_headers_in_a_circle(self):
         self.assertIn("include each other: runtime/low/a.h, runtime/low/b.h", self.complaint(

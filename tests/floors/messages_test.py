@@ -5,31 +5,31 @@ import re
 import unittest
 
 SOURCE = pathlib.Path(__file__).parent.parent.parent
-ROOMS = ("runtime/launch", "runtime/report", "runtime/run", "runtime/watch", "tools/meshtrain")
+ROOMS = ("runtime/program/launch", "runtime/program/report", "runtime/program/run", "runtime/program/watch", "tools/meshtrain")
 SEARCH = re.compile(r"""(?:\.|->)(?:r?find|find_(?:first|last)_(?:not_)?of|starts_with|ends_with|substr)\(""")
 # Entries of maps, JSON objects, recorded collectives and known keys.
 LOOK_UP = re.compile(r"\b(?:activity|before|data|event|files|group|k[A-Z]\w+|keys|object|series_|sums)\.find\((?!')")
 
 # Files that take a text apart that is no message, and what it is.
 READ = {
-    "runtime/launch/threads.cpp": "a list of cores; digits of a number",
-    "runtime/report/chart.cpp": "digits of a number; characters of JSON",
-    "runtime/report/checkpoint_list.cpp": "names of folders",
-    "runtime/report/html.cpp": "characters",
-    "runtime/report/ledger.cpp": "goodput.jsonl, whose texts are cut",
-    "runtime/report/line_follower.cpp": "lines of a file",
-    "runtime/report/log_warnings.cpp": "time and level of a line of console.log",
-    "runtime/report/metrics_reader.cpp": "paths of keys in metrics.jsonl",
-    "runtime/report/page.cpp": "a title, which is cut",
-    "runtime/report/page_server.cpp": "the header Host",
-    "runtime/report/run_events.cpp": "events.jsonl, whose texts are cut",
-    "runtime/report/run_record.cpp": "paths of keys in the recipe",
-    "runtime/report/summary.cpp": "blanks at the end of a line of its own",
-    "runtime/run/resume.cpp": "keys of data files",
-    "runtime/run/run_files.cpp": "a text of its own format, which hosts exchange",
-    "runtime/watch/board.cpp": "/proc/PID/stat",
-    "runtime/watch/connection.cpp": "hexadecimal digits",
-    "runtime/watch/flight_files.cpp": "names of files",
+    "runtime/program/launch/threads.cpp": "a list of cores; digits of a number",
+    "runtime/program/report/chart.cpp": "digits of a number; characters of JSON",
+    "runtime/program/report/checkpoint_list.cpp": "names of folders",
+    "runtime/program/report/html.cpp": "characters",
+    "runtime/program/report/ledger.cpp": "goodput.jsonl, whose texts are cut",
+    "runtime/program/report/line_follower.cpp": "lines of a file",
+    "runtime/program/report/log_warnings.cpp": "time and level of a line of console.log",
+    "runtime/program/report/metrics_reader.cpp": "paths of keys in metrics.jsonl",
+    "runtime/program/report/page.cpp": "a title, which is cut",
+    "runtime/program/report/page_server.cpp": "the header Host",
+    "runtime/program/report/run_events.cpp": "events.jsonl, whose texts are cut",
+    "runtime/program/report/run_record.cpp": "paths of keys in the recipe",
+    "runtime/program/report/summary.cpp": "blanks at the end of a line of its own",
+    "runtime/program/run/resume.cpp": "keys of data files",
+    "runtime/program/run/run_files.cpp": "a text of its own format, which hosts exchange",
+    "runtime/program/watch/board.cpp": "/proc/PID/stat",
+    "runtime/program/watch/connection.cpp": "hexadecimal digits",
+    "runtime/program/watch/flight_files.cpp": "names of files",
     "tools/meshtrain/data.cpp": "a separator; arguments",
     "tools/meshtrain/evaluate.cpp": "the steps of --checkpoints",
     "tools/meshtrain/foreign_options.cpp": "names of options and keys",

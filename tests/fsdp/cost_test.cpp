@@ -5,8 +5,8 @@
 
 #include <numeric>
 
+#include "mesh/device/memory.h"
 #include "mesh/device_mesh.h"
-#include "mesh/memory.h"
 #include "tests/fsdp/chain.h"
 #include "tests/support/scratch.h"
 

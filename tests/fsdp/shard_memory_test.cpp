@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string>
 
-#include "mesh/memory.h"
+#include "mesh/device/memory.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 

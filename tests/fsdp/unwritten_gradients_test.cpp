@@ -7,7 +7,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "mesh/gradient_state.h"
+#include "mesh/device/gradient_state.h"
 #include "tests/fsdp/chain.h"
 #include "tests/support/zero_recorder.h"
 

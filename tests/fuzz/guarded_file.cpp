@@ -6,7 +6,7 @@
 
 #include <new>
 
-#include "runtime/files/file_bytes.h"
+#include "mesh/base/files/file_bytes.h"
 
 namespace meshtrain {
 namespace {

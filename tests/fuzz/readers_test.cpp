@@ -15,7 +15,7 @@
 #include <fstream>
 #include <optional>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/fuzz/readers.h"
 #include "tests/support/files.h"
 #include "tests/support/scratch.h"

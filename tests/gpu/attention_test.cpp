@@ -7,7 +7,7 @@
 #include "context_parallel/attention_choice.h"
 #include "context_parallel/attention_kernels.h"
 #include "context_parallel/block_attention.h"
-#include "mesh/cuda/plugin.h"
+#include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tensor_parallel/cross_entropy_rows.h"
+#include "tensor_parallel/operators/cross_entropy_rows.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tensor_parallel/embedding_gradient.h"
+#include "tensor_parallel/operators/embedding_gradient.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {

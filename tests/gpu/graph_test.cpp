@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "mesh/cuda/plugin.h"
+#include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain {

@@ -12,8 +12,8 @@
 #include <limits>
 #include <random>
 
-#include "mesh/cuda/plugin.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
+#include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "mesh/operator.h"
-#include "runtime/model/glu.h"
-#include "runtime/model/rms_norm.h"
-#include "runtime/model/rope.h"
+#include "mesh/device/operator.h"
+#include "runtime/training/model/operators/glu.h"
+#include "runtime/training/model/operators/rms_norm.h"
+#include "runtime/training/model/operators/rope.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {

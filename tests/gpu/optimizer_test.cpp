@@ -4,9 +4,9 @@
 #include <cmath>
 #include <optional>
 
-#include "mesh/operator.h"
-#include "runtime/optimizer/stochastic_rounding.h"
-#include "runtime/trainer/squared_norm.h"
+#include "mesh/device/operator.h"
+#include "runtime/training/optimizer/operators/stochastic_rounding.h"
+#include "runtime/training/trainer/operators/squared_norm.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {

@@ -7,7 +7,7 @@
 
 #include "context_parallel/block_attention.h"
 #include "context_parallel/local.h"
-#include "mesh/cuda/plugin.h"
+#include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/kernel_calls.h"
 #include "tests/gpu/reference.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "tensor_parallel/matrix_product.h"
+#include "tensor_parallel/products/matrix_product.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {

@@ -7,9 +7,9 @@
 #include <limits>
 #include <numeric>
 
-#include "mesh/memory.h"
-#include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/transformer_trainer.h"
+#include "mesh/device/memory.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/trainer/transformer_trainer.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"
 #include "tests/support/world.h"

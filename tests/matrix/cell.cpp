@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "runtime/verify/comparison.h"
+#include "runtime/program/verify/comparison.h"
 
 namespace meshtrain::testing {
 namespace {

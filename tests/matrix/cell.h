@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/recipe/recipe.h"
+#include "runtime/program/recipe/recipe.h"
 
 namespace meshtrain::testing {
 
@@ -12,9 +12,9 @@ namespace meshtrain::testing {
 struct Variant {
   std::string family;  ///< a Family's name; choose_pieces() says what its models have
   bool tied;
-  std::string heads;      ///< mha (8 on 8), gqa (16 on 8), few (16 on 2: fewer KV heads than ranks)
-  std::string ignored;    ///< none, uneven: counts of counted labels differ between ranks, some have none
-  std::string documents;  ///< one, packed, or ignored: packed, with ignored labels across boundaries
+  std::string heads;            ///< mha (8 on 8), gqa (16 on 8), few (16 on 2: fewer KV heads than ranks)
+  std::string ignored;          ///< none, uneven: counts of counted labels differ between ranks, some have none
+  std::string documents;        ///< one, packed, or ignored: packed, with ignored labels across boundaries
   std::string precision;        ///< that of a recipe; with + the residual stream and reductions are in fp32
   std::string optimizer;        ///< adamw, adamw without clipping, sgd, muon
   std::string frozen = "none";  ///< none; bottom: embedding and first block; top: last block, norm and head; or parts:

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "runtime/data/dataset.h"
-#include "runtime/recipe/run_plan.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/data/dataset.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {

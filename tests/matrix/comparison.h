@@ -4,8 +4,8 @@
 #include <string>
 
 #include "mesh/device_mesh.h"
-#include "runtime/recipe/recipe.h"
-#include "runtime/verify/comparison.h"
+#include "runtime/program/recipe/recipe.h"
+#include "runtime/program/verify/comparison.h"
 #include "tests/matrix/cell.h"
 
 namespace meshtrain::testing {

@@ -1,13 +1,13 @@
 // The comparison detects one wrong copy on one rank, for each kind of number, and names that rank.
 
-#include "runtime/verify/comparison.h"
+#include "runtime/program/verify/comparison.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "runtime/verify/replicas.h"
+#include "runtime/program/verify/replicas.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {

@@ -10,9 +10,10 @@
 #include <numeric>
 
 #include "mesh/agree.h"
-#include "mesh/cuda/plugin.h"
+#include "mesh/backends/nccl/nccl.h"
+#include "mesh/base/error.h"
+#include "mesh/device/cuda/plugin.h"
 #include "mesh/device_mesh.h"
-#include "mesh/error.h"
 #include "mesh/staged.h"
 #include "tests/support/files.h"
 #include "tests/support/world.h"
@@ -41,7 +42,7 @@ class DeviceCollectives : public ::testing::TestWithParam<const char*> {
       const std::vector<std::string> gpus = gather_texts(world(), plugin.identity(gpu));
       const bool apart = std::set<std::string>(gpus.begin(), gpus.end()).size() == gpus.size();
       if (broadcast_text(world(), apart ? "yes" : "").empty()) GTEST_SKIP() << "NCCL needs a GPU for each rank";
-      backend = plugin.nccl(world().backend(), {.user_buffers = user_buffers()});
+      backend = connect_nccl(world().backend(), {.user_buffers = user_buffers()});
     }
     group_ = Group(backend, "device", world().ranks(), world().coordinate_text());
   }

@@ -1,6 +1,6 @@
 // The loss on held-out samples is that of one rank over all their counted tokens, and does not affect the training.
 
-#include "runtime/trainer/evaluation.h"
+#include "runtime/training/trainer/evaluation.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <map>
 
 #include "mesh/agree.h"
-#include "mesh/error.h"
-#include "mesh/memory.h"
-#include "runtime/recipe/run_plan.h"
+#include "mesh/base/error.h"
+#include "mesh/device/memory.h"
+#include "runtime/program/recipe/run_plan.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"

@@ -1,6 +1,6 @@
 // The export of a mesh is the export of one rank: complete tensors, without padding.
 
-#include "runtime/hf/export_model.h"
+#include "runtime/program/hf/export_model.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 #include <set>
 #include <string>
 
-#include "runtime/hf/config_json.h"
-#include "runtime/model/folder_tensors.h"
-#include "runtime/recipe/run_plan.h"
-#include "runtime/safetensors/folder.h"
+#include "runtime/program/hf/config_json.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/model/folder_tensors.h"
+#include "runtime/training/safetensors/folder.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

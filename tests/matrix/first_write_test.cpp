@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/transformer_trainer.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/trainer/transformer_trainer.h"
 #include "tests/support/world.h"
 #include "tests/support/zero_recorder.h"
 

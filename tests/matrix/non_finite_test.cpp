@@ -6,8 +6,8 @@
 #include <limits>
 #include <map>
 
-#include "runtime/data/dataset.h"
-#include "runtime/recipe/run_plan.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/data/dataset.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

@@ -6,12 +6,12 @@
 
 #include <map>
 
-#include "runtime/model/initialize.h"
-#include "runtime/optimizer/box_optimizer.h"
-#include "runtime/trainer/data_parallel.h"
-#include "runtime/trainer/schedule.h"
-#include "runtime/trainer/trainer.h"
-#include "runtime/trainer/transformer_part.h"
+#include "runtime/training/model/initialize.h"
+#include "runtime/training/optimizer/box_optimizer.h"
+#include "runtime/training/trainer/data_parallel.h"
+#include "runtime/training/trainer/schedule.h"
+#include "runtime/training/trainer/trainer.h"
+#include "runtime/training/trainer/transformer_part.h"
 #include "tests/support/small_model.h"
 #include "tests/support/world.h"
 

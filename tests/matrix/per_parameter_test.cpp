@@ -7,11 +7,11 @@
 #include <array>
 #include <map>
 
-#include "runtime/data/dataset.h"
-#include "runtime/files/glob.h"
-#include "runtime/optimizer/cut_matrix.h"
-#include "runtime/optimizer/rules.h"
-#include "runtime/recipe/run_plan.h"
+#include "mesh/base/files/glob.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/data/dataset.h"
+#include "runtime/training/optimizer/cut_matrix.h"
+#include "runtime/training/optimizer/rules.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

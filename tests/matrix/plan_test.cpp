@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "mesh/memory.h"
-#include "runtime/plan/forecast.h"
-#include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/transformer_trainer.h"
+#include "mesh/device/memory.h"
+#include "runtime/program/plan/forecast.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/trainer/transformer_trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"

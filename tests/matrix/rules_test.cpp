@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "mesh/skipped_sums.h"
-#include "runtime/data/dataset.h"
-#include "runtime/model/initialize.h"
-#include "runtime/recipe/exported_model.h"
-#include "runtime/recipe/run_plan.h"
+#include "runtime/program/recipe/exported_model.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/data/dataset.h"
+#include "runtime/training/model/initialize.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

@@ -1,6 +1,6 @@
 // What a step is said to have sent and waited for is what its groups have counted.
 
-#include "runtime/run/step_meter.h"
+#include "runtime/program/run/step_meter.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "runtime/recipe/run_plan.h"
-#include "runtime/trainer/transformer_trainer.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/trainer/transformer_trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"

@@ -18,10 +18,10 @@
 #include <numeric>
 #include <random>
 
-#include "mesh/half_precision.h"
+#include "mesh/device/half_precision.h"
 #include "mesh/skipped_sums.h"
-#include "runtime/data/dataset.h"
-#include "runtime/recipe/run_plan.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/training/data/dataset.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "mesh/forwarding.h"
 #include "tests/support/world.h"
 

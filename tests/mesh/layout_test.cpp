@@ -7,7 +7,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/support/messages.h"
 
 namespace meshtrain {

@@ -11,10 +11,10 @@
 
 #include "mesh/backends/dry_run.h"
 #include "mesh/backends/nccl/calls.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
+#include "mesh/device/memory.h"
 #include "mesh/flight_recorder.h"
 #include "mesh/instrumented.h"
-#include "mesh/memory.h"
 #include "mesh/staged.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/messages.h"

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "mesh/backends/mpi/mpi.h"
-#include "mesh/memory.h"
+#include "mesh/device/memory.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/hosts.h"
 #include "tests/support/world.h"

@@ -6,8 +6,8 @@
 
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/backends/mpi/shared_memory/board.h"
-#include "mesh/cgroup.h"
-#include "mesh/memory.h"
+#include "mesh/base/cgroup.h"
+#include "mesh/device/memory.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/commands.h"
 #include "tests/support/files.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/trainer/transformer_options.h"
+#include "runtime/training/trainer/transformer_options.h"
 
 namespace meshtrain::testing {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/safetensors/folder.h"
+#include "runtime/training/safetensors/folder.h"
 
 namespace meshtrain::testing {
 

@@ -1,12 +1,12 @@
-#include "tensor_parallel/cross_entropy_rows.h"
+#include "tensor_parallel/operators/cross_entropy_rows.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "mesh/half_precision.h"
-#include "mesh/meta_device.h"
+#include "mesh/device/half_precision.h"
+#include "mesh/device/meta_device.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {

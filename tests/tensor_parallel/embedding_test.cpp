@@ -4,8 +4,8 @@
 #include <ATen/TensorIndexing.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/row_chunks.h"
 #include "tensor_parallel/linear_function.h"
-#include "tensor_parallel/row_chunks.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "mesh/half_precision.h"
-#include "mesh/memory.h"
+#include "mesh/device/half_precision.h"
+#include "mesh/device/memory.h"
+#include "mesh/device/row_chunks.h"
 #include "mesh/parameter.h"
-#include "tensor_parallel/row_chunks.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 

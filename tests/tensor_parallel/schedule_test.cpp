@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "mesh/meta_device.h"
+#include "mesh/device/meta_device.h"
+#include "mesh/device/row_chunks.h"
 #include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
 #include "tensor_parallel/linear_cross_entropy.h"
-#include "tensor_parallel/row_chunks.h"
 #include "tests/tensor_parallel/layers.h"
 
 // The order in which the backward of the linear layers multiplies, communicates and waits.

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <thread>
 
-#include "runtime/watch/phase.h"
-#include "runtime/watch/stall_limits.h"
-#include "runtime/watch/watch.h"
+#include "runtime/program/watch/phase.h"
+#include "runtime/program/watch/stall_limits.h"
+#include "runtime/program/watch/watch.h"
 #include "tests/support/hosts.h"
 #include "tests/support/world.h"
 

@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "mesh/error.h"
-#include "runtime/tokenizer/tokenizer.h"
-#include "runtime/tokenizer/tokens_beside.h"
+#include "mesh/base/error.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "runtime/text/tokenizer/tokens_beside.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/tokenizer/fixtures.h"

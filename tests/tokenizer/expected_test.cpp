@@ -2,9 +2,9 @@
 
 #include <thread>
 
-#include "runtime/files/checksum.h"
-#include "runtime/tokenizer/tokenizer.h"
-#include "runtime/tokenizer/utf8.h"
+#include "mesh/base/files/checksum.h"
+#include "mesh/base/unicode/utf8.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/scratch.h"
 #include "tests/tokenizer/fixtures.h"
 

@@ -3,8 +3,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "mesh/error.h"
-#include "runtime/tokenizer/tokenizer.h"
+#include "mesh/base/error.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/tokenizer/fixtures.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/tokenizer/utf8.h"
+#include "mesh/base/unicode/utf8.h"
 
 namespace meshtrain::testing {
 namespace {

@@ -1,8 +1,8 @@
-#include "runtime/tokenizer/pattern.h"
+#include "runtime/text/tokenizer/pattern.h"
 
 #include <gtest/gtest.h>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 

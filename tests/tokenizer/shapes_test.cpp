@@ -3,11 +3,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "mesh/error.h"
-#include "runtime/tokenizer/text_stream.h"
-#include "runtime/tokenizer/tokenizer.h"
-#include "runtime/tokenizer/unicode.h"
-#include "runtime/tokenizer/utf8.h"
+#include "mesh/base/error.h"
+#include "mesh/base/unicode/unicode.h"
+#include "mesh/base/unicode/utf8.h"
+#include "runtime/text/tokenizer/text_stream.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/tokenizer/fixtures.h"

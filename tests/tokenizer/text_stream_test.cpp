@@ -1,8 +1,8 @@
-#include "runtime/tokenizer/text_stream.h"
+#include "runtime/text/tokenizer/text_stream.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/tokenizer/utf8.h"
+#include "mesh/base/unicode/utf8.h"
 #include "tests/tokenizer/fixtures.h"
 
 namespace meshtrain::testing {

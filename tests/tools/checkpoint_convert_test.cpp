@@ -4,8 +4,8 @@
 
 #include <fstream>
 
-#include "runtime/hf/carried_over.h"
-#include "runtime/safetensors/folder.h"
+#include "runtime/program/hf/carried_over.h"
+#include "runtime/training/safetensors/folder.h"
 #include "tests/support/files.h"
 #include "tests/support/tensor_offset.h"
 #include "tests/tools/train_program.h"

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "runtime/data/megatron_index.h"
+#include "runtime/training/data/megatron_index.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -301,10 +301,9 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
       has(skipped.out, "2 bad lines were skipped (--skip-bad), the first: " + path("roles.jsonl").string() + ":2: "))
       << skipped.out;
   EXPECT_TRUE(has(skipped.out, "  1 line: messages[N] is no object with a \"role\"\n")) << skipped.out;
-  write("unread.jsonl",
-        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], )"
-        R"("tools": [{"name": "f"}]})"
-        "\n");
+  write("unread.jsonl", R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], )"
+                        R"("tools": [{"name": "f"}]})"
+                        "\n");
   const Ending unread = run_meshtrain(words("unread.jsonl", 64));
   EXPECT_TRUE(has(unread.out, "warning: 1 conversation with tools, which the template does not mention")) << unread.out;
   EXPECT_FALSE(has(unread.out, "of which the template writes nothing")) << unread.out;

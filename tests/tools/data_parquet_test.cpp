@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "runtime/data/token_file.h"
+#include "runtime/training/data/token_file.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
@@ -26,7 +26,7 @@ std::optional<std::string> parquet_row(int i) {
 class DataParquet : public ::testing::Test {
  protected:
   static bool is_built() { return fs::exists(fs::path(build_folder()) / "libmeshtrain_parquet.so"); }
-  static fs::path rows() { return fs::path(source_folder()) / "tests/runtime/data/fixtures/texts.parquet"; }
+  static fs::path rows() { return fs::path(source_folder()) / "tests/runtime/text/prepare/fixtures/texts.parquet"; }
 
   Ending prepare(const fs::path& input, std::vector<std::string> more = {}) const {
     std::vector<std::string> words = {"data",        "prepare", "--text",    input, "--tokenizer", "bytes",

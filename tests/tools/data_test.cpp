@@ -7,7 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "tests/runtime/data/megatron_files.h"
+#include "tests/runtime/training/data/megatron_files.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "runtime/model/ignored_label.h"
-#include "runtime/safetensors/folder.h"
-#include "tests/runtime/data/megatron_files.h"
+#include "runtime/training/model/ignored_label.h"
+#include "runtime/training/safetensors/folder.h"
+#include "tests/runtime/training/data/megatron_files.h"
 #include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 

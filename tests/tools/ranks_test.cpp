@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "mesh/agree.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "tests/support/load.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"

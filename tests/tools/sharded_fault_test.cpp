@@ -7,8 +7,8 @@
 #include <regex>
 
 #include "mesh/forwarding.h"
-#include "runtime/recipe/load.h"
-#include "runtime/run/run.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/run/run.h"
 #include "tests/support/load.h"
 #include "tests/support/world.h"
 #include "tests/tools/train_program.h"

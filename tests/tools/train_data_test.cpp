@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "tests/runtime/data/megatron_files.h"
+#include "tests/runtime/training/data/megatron_files.h"
 #include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 

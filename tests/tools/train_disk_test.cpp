@@ -14,8 +14,8 @@
 #include <set>
 
 #include "mesh/group.h"
-#include "runtime/recipe/load.h"
-#include "runtime/run/run.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/run/run.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/full_run.h"

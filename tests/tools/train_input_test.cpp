@@ -7,8 +7,8 @@
 #include <map>
 #include <sstream>
 
-#include "mesh/cuda/plugin.h"
-#include "runtime/run/run_directory.h"
+#include "mesh/device/cuda/plugin.h"
+#include "runtime/program/run/run_directory.h"
 #include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 

@@ -9,7 +9,7 @@
 #include <regex>
 #include <thread>
 
-#include "runtime/files/file_lock.h"
+#include "mesh/base/files/file_lock.h"
 #include "tests/support/files.h"
 #include "tests/support/full_run.h"
 #include "tests/support/load.h"

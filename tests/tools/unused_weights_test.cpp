@@ -4,8 +4,8 @@
 
 #include <map>
 
-#include "runtime/safetensors/folder.h"
-#include "runtime/safetensors/writer.h"
+#include "runtime/training/safetensors/folder.h"
+#include "runtime/training/safetensors/writer.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {

@@ -1,4 +1,4 @@
-#include "runtime/verify/made_samples.h"
+#include "runtime/program/verify/made_samples.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "mesh/cuda/plugin.h"
+#include "mesh/device/cuda/plugin.h"
 #include "tests/support/scratch.h"
 #include "tests/tools/program.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "mesh/layout.h"
-#include "runtime/recipe/load.h"
+#include "runtime/program/recipe/load.h"
 #include "tests/tools/program.h"
 
 namespace meshtrain::testing {

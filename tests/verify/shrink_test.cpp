@@ -1,4 +1,4 @@
-#include "runtime/verify/shrink.h"
+#include "runtime/program/verify/shrink.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,11 +7,11 @@
 #include <numeric>
 #include <sstream>
 
-#include "mesh/error.h"
-#include "runtime/files/glob.h"
-#include "runtime/recipe/load.h"
-#include "runtime/recipe/patterns.h"
-#include "runtime/recipe/run_plan.h"
+#include "mesh/base/error.h"
+#include "mesh/base/files/glob.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/patterns.h"
+#include "runtime/program/recipe/run_plan.h"
 
 namespace meshtrain {
 namespace {

@@ -3,10 +3,10 @@
 #include <cstdio>
 #include <memory>
 
-#include "runtime/data/packed_writer.h"
-#include "runtime/telemetry/console.h"
-#include "runtime/tokenizer/tokenizer.h"
-#include "runtime/yaml/scalar_text.h"
+#include "runtime/program/telemetry/console.h"
+#include "runtime/program/yaml/scalar_text.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "runtime/training/data/packed_writer.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {

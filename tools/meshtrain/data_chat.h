@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/data/prepare_chat.h"
-#include "runtime/data/prepare_text.h"
+#include "runtime/text/prepare/prepare_chat.h"
+#include "runtime/text/prepare/prepare_text.h"
 
 namespace meshtrain {
 

@@ -6,14 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "mesh/error.h"
-#include "runtime/report/facts.h"
-#include "runtime/report/line_follower.h"
-#include "runtime/report/run_events.h"
-#include "runtime/run/run_directory.h"
-#include "runtime/telemetry/progress.h"
-#include "runtime/watch/flight_files.h"
-#include "runtime/watch/stall.h"
+#include "mesh/base/error.h"
+#include "mesh/base/progress.h"
+#include "runtime/program/report/facts.h"
+#include "runtime/program/report/line_follower.h"
+#include "runtime/program/report/run_events.h"
+#include "runtime/program/run/run_directory.h"
+#include "runtime/program/watch/flight_files.h"
+#include "runtime/program/watch/stall.h"
 #include "tools/meshtrain/commands.h"
 
 namespace meshtrain {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/files/lower_case.h"
-#include "runtime/recipe/load.h"
-#include "runtime/yaml/known_keys.h"
+#include "mesh/base/files/lower_case.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/yaml/known_keys.h"
 
 namespace meshtrain {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "mesh/error.h"
-#include "runtime/yaml/scalar_text.h"
+#include "mesh/base/error.h"
+#include "runtime/program/yaml/scalar_text.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/generate/chat_prompts.h"
+#include "runtime/program/generate/chat_prompts.h"
 
 namespace meshtrain {
 

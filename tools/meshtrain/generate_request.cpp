@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "mesh/error.h"
-#include "mesh/size_text.h"
-#include "runtime/chat/chat_tokens.h"
-#include "runtime/generate/generation_config.h"
+#include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
+#include "runtime/program/generate/generation_config.h"
+#include "runtime/text/chat/chat_tokens.h"
 
 namespace meshtrain {
 namespace {

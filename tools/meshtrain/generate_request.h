@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/generate/model_source.h"
-#include "runtime/generate/prompts.h"
-#include "runtime/generate/sampling.h"
-#include "runtime/generate/token_rules.h"
-#include "runtime/tokenizer/tokenizer.h"
+#include "runtime/program/generate/model_source.h"
+#include "runtime/program/generate/prompts.h"
+#include "runtime/program/generate/sampling.h"
+#include "runtime/program/generate/token_rules.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "tools/meshtrain/generate_arguments.h"
 
 namespace meshtrain {

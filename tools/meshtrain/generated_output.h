@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/generate/generate.h"
-#include "runtime/generate/prompts.h"
-#include "runtime/tokenizer/text_stream.h"
+#include "runtime/program/generate/generate.h"
+#include "runtime/program/generate/prompts.h"
+#include "runtime/text/tokenizer/text_stream.h"
 
 namespace meshtrain {
 

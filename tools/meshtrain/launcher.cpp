@@ -1,7 +1,7 @@
 #include "tools/meshtrain/launcher.h"
 
 #include "mesh/backends/mpi/launcher.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "mesh/backends/mpi/launcher.h"
-#include "mesh/error.h"
-#include "runtime/yaml/suggest.h"
+#include "mesh/base/error.h"
+#include "runtime/program/yaml/suggest.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/foreign_options.h"
 #include "tools/meshtrain/report.h"

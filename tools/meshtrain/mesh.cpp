@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
 #include "mesh/layout.h"
-#include "mesh/size_text.h"
-#include "runtime/recipe/context.h"
-#include "runtime/recipe/load.h"
-#include "runtime/recipe/run_plan.h"
+#include "runtime/program/recipe/context.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/run_plan.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/mesh_picture.h"
 #include "tools/meshtrain/recipe_arguments.h"

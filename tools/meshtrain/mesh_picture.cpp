@@ -5,7 +5,7 @@
 #include <sstream>
 #include <vector>
 
-#include "mesh/size_text.h"
+#include "mesh/base/size_text.h"
 
 namespace meshtrain {
 namespace {

@@ -4,11 +4,11 @@
 #include <optional>
 #include <string>
 
-#include "mesh/error.h"
-#include "mesh/size_text.h"
-#include "runtime/files/output_file.h"
-#include "runtime/foreign/foreign_config.h"
-#include "runtime/recipe/explain.h"
+#include "mesh/base/error.h"
+#include "mesh/base/files/output_file.h"
+#include "mesh/base/size_text.h"
+#include "runtime/program/foreign/foreign_config.h"
+#include "runtime/program/recipe/explain.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 

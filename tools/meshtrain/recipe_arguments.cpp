@@ -6,7 +6,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/layout.h"
-#include "runtime/recipe/check_data.h"
+#include "runtime/program/recipe/check_data.h"
 
 namespace meshtrain {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "mesh/group.h"
-#include "runtime/recipe/load.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/recipe.h"
 
 namespace meshtrain {
 

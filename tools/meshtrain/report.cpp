@@ -8,14 +8,15 @@
 
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
+#include "mesh/base/progress.h"
+#include "mesh/device/error_message.h"
 #include "mesh/host_map.h"
-#include "runtime/telemetry/error_line.h"
-#include "runtime/telemetry/events.h"
-#include "runtime/telemetry/progress.h"
-#include "runtime/watch/connection.h"
-#include "runtime/watch/phase.h"
-#include "runtime/watch/watch.h"
+#include "runtime/program/telemetry/error_line.h"
+#include "runtime/program/telemetry/events.h"
+#include "runtime/program/watch/connection.h"
+#include "runtime/program/watch/phase.h"
+#include "runtime/program/watch/watch.h"
 #include "tools/meshtrain/commands.h"
 
 namespace meshtrain {

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "mesh/error.h"
-#include "runtime/files/output_file.h"
-#include "runtime/report/page.h"
-#include "runtime/report/page_server.h"
-#include "runtime/report/summary.h"
-#include "runtime/telemetry/progress.h"
+#include "mesh/base/error.h"
+#include "mesh/base/files/output_file.h"
+#include "mesh/base/progress.h"
+#include "runtime/program/report/page.h"
+#include "runtime/program/report/page_server.h"
+#include "runtime/program/report/summary.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"

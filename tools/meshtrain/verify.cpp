@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "mesh/error.h"
-#include "runtime/launch/connect.h"
-#include "runtime/telemetry/progress.h"
-#include "runtime/verify/verify.h"
+#include "mesh/base/error.h"
+#include "mesh/base/progress.h"
+#include "runtime/program/launch/connect.h"
+#include "runtime/program/verify/verify.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
 

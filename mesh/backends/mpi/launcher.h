@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 

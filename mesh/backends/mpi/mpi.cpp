@@ -20,7 +20,7 @@
 #include "mesh/backends/mpi/same_launch.h"
 #include "mesh/backends/mpi/shared_memory/transfer.h"
 #include "mesh/backends/mpi/transfer.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 #include "mesh/host_map.h"
 
 namespace meshtrain {

@@ -23,10 +23,10 @@
 #include "mesh/backends/mpi/call.h"
 #include "mesh/backends/mpi/engine.h"
 #include "mesh/backends/mpi/launcher.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
+#include "mesh/base/quiet_thread.h"
+#include "mesh/base/size_text.h"
 #include "mesh/host_map.h"
-#include "mesh/quiet_thread.h"
-#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {

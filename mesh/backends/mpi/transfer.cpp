@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "mesh/backends/mpi/call.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 namespace {

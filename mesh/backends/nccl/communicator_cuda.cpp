@@ -10,8 +10,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "mesh/cuda/device_graph_cuda.h"
-#include "mesh/error.h"
+#include "mesh/base/error.h"
+#include "mesh/device/cuda/device_graph_cuda.h"
 
 // CUDA 13 has had no older one.
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "symmetric windows need NCCL 2.27");

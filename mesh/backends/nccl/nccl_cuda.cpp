@@ -134,7 +134,7 @@ class NcclBackend final : public Backend {
 
 }  // namespace
 
-std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const NcclOptions& options) {
+extern "C" std::shared_ptr<Backend> meshtrain_nccl_backend(std::shared_ptr<Backend> host, const NcclOptions& options) {
   std::vector<int> everyone(static_cast<size_t>(host->size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   auto job = std::make_shared<Job>(c10::cuda::current_device(), options);

@@ -1,6 +1,6 @@
 #include "tests/null_gpu/planted/copy.h"
 
-#include "mesh/cuda/kernel.cuh"
+#include "mesh/device/cuda/kernel.cuh"
 
 namespace meshtrain::cuda {
 namespace {

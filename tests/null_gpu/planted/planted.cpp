@@ -8,9 +8,9 @@
 #include <exception>
 #include <filesystem>
 
-#include "mesh/cuda/plugin.h"
-#include "mesh/operator.h"
-#include "runtime/trainer/squared_norm.h"
+#include "mesh/device/cuda/plugin.h"
+#include "mesh/device/operator.h"
+#include "runtime/training/trainer/operators/squared_norm.h"
 #include "tests/null_gpu/planted/copy.h"
 
 namespace meshtrain {

@@ -24,7 +24,7 @@
 #include <thread>
 
 #include "mesh/flight_recorder.h"
-#include "runtime/watch/phase.h"
+#include "runtime/program/watch/phase.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 #include "mesh/backends/mpi/shared_memory/board.h"
 
-#include "mesh/memory.h"
+#include "mesh/device/memory.h"
 
 namespace meshtrain {
 

@@ -15,10 +15,10 @@
 #include <optional>
 #include <utility>
 
-#include "mesh/available_memory.h"
 #include "mesh/backends/mpi/call.h"
+#include "mesh/base/available_memory.h"
+#include "mesh/base/size_text.h"
 #include "mesh/host_map.h"
-#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "mesh/error.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "mesh/memory.h"
+#include "mesh/device/memory.h"
 
 namespace meshtrain {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <c10/core/Device.h>
 
-// The part of LibTorch's header that mesh/cuda/tensors.h uses.
+// The part of LibTorch's header that mesh/device/cuda/tensors.h uses.
 namespace c10::cuda {
 
 class CUDAGuard {

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "mesh/base/wording.h"
+
+namespace meshtrain {
+
+/// A request that cannot be carried out: a recipe, a mesh, a file. The program ends with status 2. Every other
+/// exception is a failure at run time, status 1.
+class InputError : public std::runtime_error {
+ public:
+  explicit InputError(Wording problem) : runtime_error(problem.text()), problem_(std::move(problem)) {}
+  /// `key`: of the recipe, or where it stands, with which the message begins: "KEY: PROBLEM".
+  InputError(std::string key, Wording problem)
+      : runtime_error(key + ": " + problem.text()), key_(std::move(key)), problem_(std::move(problem)) {}
+
+  /// Returns the key whose value cannot be used; empty when the message begins with none.
+  const std::string& key() const { return key_; }
+  /// Returns the message without the key.
+  const Wording& problem() const { return problem_; }
+  /// Returns the message with names of the command in the place of keys.
+  std::string text(const KeyNames& names) const {
+    return key_.empty() ? problem_.text(names) : Wording(Key{key_}).text(names) + ": " + problem_.text(names);
+  }
+
+ private:
+  std::string key_;
+  Wording problem_;
+};
+
+/// The mark of an error whose message begins with the rank that throws it, and its coordinate.
+class NamesRank {
+ public:
+  virtual ~NamesRank() = default;
+};
+
+template <class Error>
+class OfRank : public Error, public NamesRank {
+ public:
+  using Error::Error;
+};
+
+}  // namespace meshtrain

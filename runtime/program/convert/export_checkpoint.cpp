@@ -1,0 +1,118 @@
+#include "runtime/program/convert/export_checkpoint.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "mesh/base/error.h"
+#include "mesh/base/progress.h"
+#include "mesh/base/size_text.h"
+#include "runtime/program/convert/freed_memory.h"
+#include "runtime/program/recipe/check_data.h"
+#include "runtime/program/recipe/exported_model.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "runtime/training/checkpoint/checkpoint_reader.h"
+#include "runtime/training/model/transformer.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+Recipe recipe_of(const fs::path& folder, const Manifest& manifest) try {
+  Recipe recipe = parse_recipe(manifest.head.recipe);
+  recipe.locations["data.tokenizer"] = "data.tokenizer of the run's recipe";
+  return recipe;
+} catch (const InputError& error) {
+  throw InputError("the recipe in " + (folder / "manifest.json").string() + " cannot be read: " + error.what());
+}
+
+/// Returns the tensors of the recipe's model. Throws InputError unless the checkpoint has all of them.
+std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& manifest, const ModelShape& shape,
+                                    at::ScalarType dtype) {
+  const auto fail = [&](const std::string& what) {
+    throw InputError((folder / "manifest.json").string() + " contradicts its recipe: " + what);
+  };
+  if (shape.num_hidden_layers > static_cast<int64_t>(manifest.tensors.size())) {
+    fail("the model has " + counted(shape.num_hidden_layers, "layer") + ", and the manifest " +
+         counted(manifest.tensors.size(), "tensor"));
+  }
+  std::vector<TensorEntry> tensors = declared_tensors(shape, dtype);
+  for (const TensorEntry& tensor : tensors) {
+    const auto found = manifest.tensors.find(tensor.name);
+    if (found == manifest.tensors.end()) fail(tensor.name + " is missing");
+    if (found->second.shape != tensor.shape || !at::isFloatingType(found->second.dtype)) {
+      fail(tensor.name + " has " + *safetensors_dtype(found->second.dtype) + " " + describe_shape(found->second.shape) +
+           ", the model has " + describe_shape(tensor.shape));
+    }
+  }
+  return tensors;
+}
+
+/// Returns the folder of the tokenizer `path`. Throws InputError when it has ids of `vocab_size` or above.
+fs::path tokenizer_folder(const fs::path& path, int64_t vocab_size) {
+  const std::string asked = "--tokenizer " + path.string();
+  std::error_code error;
+  fs::path folder = path;
+  if (fs::is_regular_file(path, error)) {
+    folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    const std::vector<std::string> names = tokenizer_files(folder);
+    if (std::find(names.begin(), names.end(), path.filename().string()) == names.end()) {
+      throw InputError(asked +
+                       ": no file of a tokenizer has this name: give its tokenizer.json or tokenizer.model, or "
+                       "the folder with its files");
+    }
+  }
+  if (tokenizer_files(folder).empty()) throw InputError(asked + ": there are no files of a tokenizer in it");
+  if (const auto tokenizer = try_load_tokenizer(folder)) check_vocabulary(*tokenizer, vocab_size, asked);
+  return folder;
+}
+
+/// Checks that rounding to fp16 makes nothing infinite.
+void check_range(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
+  if (dtype != at::kHalf || values.scalar_type() == at::kHalf) return;
+  const auto [least, most] = at::aminmax(values);
+  const double largest = std::max(-least.item<double>(), most.item<double>());
+  if (largest <= std::numeric_limits<at::Half>::max() || largest == std::numeric_limits<double>::infinity()) return;
+  throw InputError(name + " has values up to " + std::to_string(largest) +
+                   ", beyond the range of fp16: give --dtype bf16 or fp32");
+}
+
+}  // namespace
+
+ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out, const ExportOptions& options) {
+  const Manifest manifest = read_manifest(folder);
+  const Recipe recipe = recipe_of(folder, manifest);
+  const ModelShape shape = shape_to_export(recipe);
+  const at::ScalarType dtype = options.dtype.value_or(dtype_of(recipe.train.precision));
+  const std::vector<TensorEntry> tensors = tensors_of(folder, manifest, shape, dtype);
+
+  ExportedCheckpoint exported{manifest.head.state.step, dtype, tensors.size(), 0, {}};
+  if (options.tokenizer.empty()) check_tokenizer(recipe);
+  exported.carried = carried_over(recipe);
+  if (!options.tokenizer.empty()) exported.carried.tokenizer = tokenizer_folder(options.tokenizer, shape.vocab_size);
+  FolderWriter writer(out, shape, exported.carried, tensors, options.max_file_bytes);
+  CheckpointReader reader(folder, manifest);
+  Progress progress("export to " + out.string(), total_bytes(tensors), "bytes");
+  for (const TensorEntry& tensor : tensors) {
+    {
+      const at::Tensor values = reader.read(tensor.name);
+      check_range(tensor.name, values, dtype);
+      writer.write(tensor.name, values);
+    }
+    return_freed_memory();
+    exported.num_bytes += num_bytes(tensor);
+    progress.advance(num_bytes(tensor));
+  }
+  writer.finish();
+  return exported;
+}
+
+}  // namespace meshtrain

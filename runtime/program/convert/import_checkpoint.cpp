@@ -1,0 +1,138 @@
+#include "runtime/program/convert/import_checkpoint.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "mesh/base/error.h"
+#include "mesh/base/files/output_file.h"
+#include "mesh/base/progress.h"
+#include "mesh/layout.h"
+#include "runtime/program/convert/freed_memory.h"
+#include "runtime/program/hf/config_json.h"
+#include "runtime/program/recipe/changes.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/run/run_directory.h"
+#include "runtime/training/checkpoint/checkpoint_folder.h"
+#include "runtime/training/checkpoint/manifest_writer.h"
+#include "runtime/training/checkpoint/piece.h"
+#include "runtime/training/model/folder_tensors.h"
+#include "runtime/training/model/transformer.h"
+#include "runtime/training/model/unused_weights.h"
+#include "runtime/training/safetensors/folder.h"
+#include "runtime/training/safetensors/folder_kind.h"
+#include "runtime/training/safetensors/writer.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFile = "rank-00000.safetensors";
+
+[[noreturn]] void refuse(const fs::path& hf, const std::vector<std::string>& differences) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < differences.size() && i < kMost; ++i) text += (i == 0 ? "" : "; ") + differences[i];
+  if (differences.size() > kMost) text += "; and " + std::to_string(differences.size() - kMost) + " more";
+  throw InputError("the model in " + hf.string() + " is not the recipe's: " + text);
+}
+
+/// Checks the shape in config.json, except for values that do not concern the weights.
+void check_shape(const fs::path& hf, const Recipe& recipe) {
+  if (const std::string problem = describe_no_model(hf); !problem.empty()) throw InputError(problem);
+  Recipe theirs = recipe;
+  theirs.model.shape = read_config_json(hf / "config.json");
+  theirs.model.shape.initializer_range = recipe.model.shape.initializer_range;
+  const auto& scaling = theirs.model.shape.rope_scaling;
+  if (scaling && scaling->type == "default") theirs.model.shape.rope_scaling.reset();
+  if (!scaling) theirs.model.shape.max_position_embeddings = recipe.model.shape.max_position_embeddings;
+  std::vector<std::string> differences = compare_recipes(to_yaml(theirs), to_yaml(recipe)).contradictions;
+  for (std::string& difference : differences) difference += " there";
+  if (!differences.empty()) refuse(hf, differences);
+}
+
+/// Returns the model's tensors, in the dtypes that they have in `source`.
+std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder& source, const ModelShape& shape) {
+  std::vector<TensorEntry> tensors = declared_tensors(shape, at::kFloat);
+  std::vector<std::string> differences;
+  for (TensorEntry& tensor : tensors) {
+    const FolderTensor stored = folder_tensor(shape, tensor.name, tensor.shape);
+    if (!source.contains(stored.name)) {
+      differences.push_back(stored.name + " is missing there");
+      continue;
+    }
+    const TensorEntry& found = source.entry(stored.name);
+    if (found.shape != stored.shape) {
+      differences.push_back(stored.name + ": " + describe_shape(stored.shape) + ", was " + describe_shape(found.shape) +
+                            " there");
+    } else if (!at::isFloatingType(found.dtype) || c10::elementSize(found.dtype) == 1) {
+      differences.push_back(tensor.name + " is of dtype " + *safetensors_dtype(found.dtype) + " there");
+    }
+    tensor.dtype = found.dtype;
+  }
+  if (!differences.empty()) refuse(hf, differences);
+  return tensors;
+}
+
+/// Writes the pieces, complete tensors, as a file in `folder`. Returns its part of the manifest.
+std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source,
+                         const std::vector<TensorEntry>& tensors, const ModelShape& shape) {
+  std::vector<TensorEntry> pieces;
+  std::vector<Box> boxes;
+  for (const TensorEntry& tensor : tensors) {
+    boxes.push_back({std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape});
+    pieces.push_back({piece_name(tensor.name, boxes.back()), tensor.dtype, tensor.shape});
+  }
+  SafetensorsWriter file(folder / kFile, pieces);
+  ManifestPart part({kFile, checksum(file.header().data(), file.header().size())});
+  Progress progress("import to " + folder.string(), total_bytes(tensors), "bytes");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    {
+      const FolderTensor stored = folder_tensor(shape, tensors[i].name, tensors[i].shape);
+      const at::Tensor values = source.read(stored.name, stored.within(boxes[i])).contiguous();
+      file.write(pieces[i].name, values);
+      part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
+               checksum(values.const_data_ptr(), values.nbytes()));
+    }
+    return_freed_memory();
+    progress.advance(num_bytes(tensors[i]));
+  }
+  file.finish();
+  return part.packed();
+}
+
+}  // namespace
+
+ImportedCheckpoint import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::path& run_dir) {
+  check_shape(hf, recipe);
+  const SafetensorsFolder source = open_weights(hf, recipe.model.shape);
+  const std::vector<TensorEntry> tensors = tensors_of(hf, source, recipe.model.shape);
+  check_tied_head(source, recipe.model.shape);
+
+  CheckpointHead head;
+  head.recipe = to_yaml(recipe);
+  head.mesh = MeshLayout::fit({}, recipe.parallel.order, 1).describe();
+  const RunDirectory directory(RunDirectory::folder_of(recipe, run_dir), /*resume=*/false);
+  const CheckpointFolder checkpoints(directory.checkpoints());
+  checkpoints.clean();
+  const std::vector<std::string> owners = checkpoints.owners();
+  checkpoints.claim(owners.empty() ? random_id() : owners.front());
+  const std::string attempt = random_id();
+  const fs::path partial = checkpoints.partial(0, attempt);
+  checkpoints.begin(0, attempt);
+  try {
+    write_whole(partial / "manifest.json",
+                manifest_text(head, {write_pieces(partial, source, tensors, recipe.model.shape)}));
+    checkpoints.complete(0, attempt);
+  } catch (...) {
+    std::error_code error;
+    fs::remove_all(partial, error);
+    throw;
+  }
+  return {checkpoints.step(0), weight_warnings(source, recipe.model.shape)};
+}
+
+}  // namespace meshtrain

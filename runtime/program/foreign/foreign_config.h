@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "runtime/program/yaml/value.h"
+
+namespace meshtrain {
+
+class Conversion;
+
+/// A recipe made of the configuration of another trainer.
+struct ConvertedRecipe {
+  std::string text;      ///< YAML; comments list settings that were not converted and keys still to be given
+  int64_t num_lost = 0;  ///< keys and defaults that change numbers and have no place in the recipe
+};
+
+/// Reads `file`, a configuration of accelerate (YAML) or DeepSpeed (JSON), or a text with the arguments of Megatron-LM,
+/// and returns the recipe that does the same. Throws InputError, with the location, when the file is none of these.
+ConvertedRecipe recipe_from(const std::filesystem::path& file);
+
+/// Parses the arguments of a command line, in one line or many. Skips the words up to the first that ends with .py.
+/// Returns a map: the value of "--lr" is a scalar, a list of several values, or "true" when there is none. Throws
+/// InputError, with the location, for variables and operators of a shell.
+YamlValue parse_arguments(const std::string& text, const std::shared_ptr<const YamlSource>& source);
+
+// Each converts the configuration of one tool.
+void convert_accelerate(Conversion& from);
+void convert_deepspeed(Conversion& from);
+void convert_megatron(Conversion& from);
+
+}  // namespace meshtrain

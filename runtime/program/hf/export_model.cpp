@@ -1,0 +1,131 @@
+#include "runtime/program/hf/export_model.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "mesh/agree.h"
+#include "runtime/program/hf/export.h"
+
+namespace meshtrain {
+namespace {
+
+/// Gathers the complete tensor, without padding, on every rank of `group`.
+at::Tensor gather(const Parameter& parameter, const Group& group) {
+  const at::Tensor local = parameter.tensor.detach();
+  if (parameter.sharded_over.empty() || group.size() == 1) return parameter.valid().detach();
+  at::Tensor parts = at::empty({group.size() * local.size(0), local[0].numel()}, local.options());
+  group.all_gather(parts, local.reshape({local.size(0), -1})).wait();
+
+  std::vector<at::Tensor> shards;
+  for (const at::Tensor& part : parts.chunk(group.size())) shards.push_back(part.view(parameter.shape));
+  const int64_t dim = parameter.sharded_dim;
+  return at::cat(shards, dim).narrow(dim, 0, parameter.global_shape[dim]);
+}
+
+/// Returns the lowest rank of `world` that holds the parameters of `group`.
+int first_holder(const ParameterGroup& group, const Group& world) {
+  const auto found = std::ranges::find(world.ranks(), group.replicas.world().ranks().front());
+  return static_cast<int>(found - world.ranks().begin());
+}
+
+/// A tensor's turn to be written.
+struct Turn {
+  int64_t holder;    ///< the rank that has it
+  int64_t position;  ///< in the order in which the holder gathers its tensors
+  size_t number;     ///< of the parameter
+
+  auto operator<=>(const Turn&) const = default;
+};
+
+/// Returns the turns of all parameters in order, the same on every rank of `world`. Collective.
+std::vector<Turn> make_turns(const ParameterIndex& index, const std::vector<ParameterGroup>& groups,
+                             const Group& world) {
+  const auto count = static_cast<int64_t>(index.size());
+  at::Tensor codes = at::zeros({count}, at::kLong);  // larger for lower ranks, and for earlier positions
+  int64_t position = 0;
+  for (const ParameterGroup& group : groups) {
+    if (first_holder(group, world) != world.rank()) continue;
+    for (const Unit& unit : group.fsdp->units()) {
+      for (const Parameter* parameter : unit.parameters()) {
+        codes.mutable_data_ptr<int64_t>()[index.number(parameter->name)] =
+            (world.size() - world.rank()) * (count + 1) + count - position++;
+      }
+    }
+  }
+  world.all_reduce(codes, Reduce::Max).wait();
+  std::vector<Turn> turns;
+  for (size_t number = 0; number < index.size(); ++number) {
+    const int64_t code = codes.const_data_ptr<int64_t>()[number];
+    if (code == 0) throw AgreedError("no rank holds " + index[number].name + ", which the model declares");
+    turns.push_back({world.size() - code / (count + 1), count - code % (count + 1), number});
+  }
+  std::ranges::sort(turns);
+  return turns;
+}
+
+/// Sends `whole` of rank `holder` to rank 0, which returns it in `shape`. Every rank of `world` must call it, with a
+/// tensor of the same dtype and device.
+at::Tensor hand_over(const at::Tensor& whole, const std::vector<int64_t>& shape, int64_t holder, const Group& world) {
+  std::vector<int64_t> sent(static_cast<size_t>(world.size()), 0), received = sent;
+  if (world.rank() == holder) sent[0] = whole.numel();
+  if (world.rank() == 0) received[static_cast<size_t>(holder)] = c10::multiply_integers(shape);
+  at::Tensor arrived = at::empty({received[static_cast<size_t>(holder)]}, whole.options());
+  world.all_to_all(arrived, received, whole.reshape(-1).narrow(0, 0, sent[0]), sent).wait();
+  return world.rank() == 0 ? arrived.view(shape) : whole;
+}
+
+}  // namespace
+
+std::string export_model(const ParameterIndex& index, const std::vector<ParameterGroup>& groups,
+                         const ModelShape& shape, const CarriedOver& carried, const DeviceMesh& mesh,
+                         const std::filesystem::path& folder) {
+  std::optional<FolderWriter> writer;
+  agree(mesh.world(), [&] {
+    if (mesh.rank() != 0) return;
+    std::vector<TensorEntry> entries;
+    for (const ParameterIndex::Entry& entry : index.entries()) {
+      entries.push_back({entry.name, entry.dtype, entry.global_shape});
+    }
+    writer.emplace(folder, shape, carried, entries);
+  });
+  const Group world = mesh.world().with_purpose("export");
+  const std::vector<Turn> turns = make_turns(index, groups, world);
+  auto turn = turns.begin();
+  const auto write = [&](at::Tensor whole) {  // anything on ranks that do not hold it
+    const ParameterIndex::Entry& entry = index[turn->number];
+    if (turn->holder != 0) whole = hand_over(whole.to(entry.dtype), entry.global_shape, turn->holder, world);
+    agree(mesh.world(), [&] {
+      if (writer) writer->write(entry.name, whole.contiguous());
+    });
+    ++turn;
+  };
+  const at::Tensor nothing = at::empty({0}, groups.at(0).fsdp->units().at(0).parameters().at(0)->tensor.options());
+  while (turn != turns.end()) {
+    const int64_t holder = turn->holder;
+    const auto is_next = [&] { return turn != turns.end() && turn->holder == holder; };
+    for (const ParameterGroup& group : groups) {
+      if (first_holder(group, world) != holder) continue;
+      const Group parts = group.replicas.parts().with_purpose("export");
+      group.fsdp->visit_values([&](const Unit& unit) {
+        for (const Parameter* parameter : unit.parameters()) {
+          const at::Tensor whole = gather(*parameter, parts);
+          if (is_next() && index[turn->number].name == parameter->name)
+            write(whole);  // else a lower rank has written it
+        }
+      });
+    }
+    while (is_next()) write(nothing);
+  }
+  agree(mesh.world(), [&] {
+    for (const ParameterGroup& group : groups) {
+      group.fsdp->shard_memory().check_written();  // else weights may be zeros that were read from the disk
+    }
+    if (writer) writer->finish();
+  });
+  return writer ? writer->text() : "";
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,185 @@
+#include "runtime/program/recipe/load.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "mesh/layout.h"
+#include "runtime/program/recipe/fields.h"
+#include "runtime/program/recipe/foreign_words.h"
+#include "runtime/program/yaml/key_lister.h"
+#include "runtime/program/yaml/layers.h"
+#include "runtime/program/yaml/reader.h"
+#include "runtime/program/yaml/scalar_text.h"
+#include "runtime/program/yaml/value.h"
+#include "runtime/program/yaml/writer.h"
+
+namespace meshtrain {
+namespace {
+
+Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Reader::Files files) {
+  Recipe recipe;
+  recipe.file = file;
+  recipe.name = file.stem().string();
+  Reader reader(root, recipe_keys(), files);
+  fields(reader, recipe);
+  reader.refuse_missing();
+  return recipe;
+}
+
+/// Records the location of `value`, whose key is `key` ("" for the recipe), and of all values in it.
+void note_locations(const YamlValue& value, const std::string& key, std::map<std::string, std::string>& locations) {
+  const bool says_key = key.empty() || (value.location.source && value.location.source->option_key == key);
+  locations[key] = value.location.text() + (says_key ? "" : ": " + key);
+  for (const YamlEntry& entry : value.entries) {
+    note_locations(entry.value, key.empty() ? entry.key : key + "." + entry.key, locations);
+  }
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    note_locations(value.items[i], key + "[" + std::to_string(i) + "]", locations);
+  }
+}
+
+YamlValue parse_saved(const std::string& yaml) {
+  auto source = std::make_shared<YamlSource>();
+  source->name = "recipe";
+  source->folder = "/";
+  return parse_yaml(yaml, source);
+}
+
+/// Takes the model from the recipe in `saved` when the folder of model.hf is gone; keys of `recipe` take precedence.
+/// Returns true when it did: no file of the model needs to be opened then.
+bool recall_model(YamlValue& recipe, const std::string& name, const SavedRecipe& saved) {
+  YamlValue* model = recipe.find("model");
+  const YamlValue* hf = model == nullptr ? nullptr : model->find("hf");
+  if (!saved || hf == nullptr || hf->kind != YamlValue::Kind::Scalar || hf->text.empty()) return false;
+  std::error_code ignored;
+  if (std::filesystem::exists(hf->location.source->folder / hf->text / "config.json", ignored)) return false;
+  const std::string yaml = saved(name);
+  if (yaml.empty()) return false;
+  YamlValue before = parse_saved(yaml);
+  YamlValue* known = before.find("model");
+  if (known == nullptr) return false;
+  merge_yaml(*known, std::move(*model));
+  *model = std::move(*known);
+  return true;
+}
+
+/// Removes `source` from `data`, and from the sources of its mixture, where another file or option has replaced their
+/// `tokens`: these do not come from there.
+void forget_replaced_sources(YamlValue& data) {
+  const YamlValue *const tokens = data.find("tokens"), *const source = data.find("source");
+  if (tokens != nullptr && source != nullptr && source->location.source->is_file &&
+      tokens->location.source != source->location.source) {
+    std::erase_if(data.entries, [](const YamlEntry& entry) { return entry.key == "source"; });
+  }
+  if (YamlValue* const mixture = data.find("mixture")) std::ranges::for_each(mixture->items, forget_replaced_sources);
+}
+
+/// Replaces parallel.mesh with the mesh of --mesh. Throws InputError.
+void replace_mesh(YamlValue& recipe, const std::string& mesh) {
+  auto source = std::make_shared<YamlSource>();
+  source->name = "--mesh " + mesh;
+  source->is_file = false;
+  source->option_key = "parallel.mesh";
+  const YamlLocation location{source};
+  YamlValue axes;
+  axes.kind = YamlValue::Kind::Map;
+  axes.location = location;
+  for (const auto& [axis, size] : parse_mesh(mesh)) {
+    YamlValue value;
+    value.kind = YamlValue::Kind::Scalar;
+    value.location = location;
+    value.text = size == MeshLayout::kAuto ? "auto" : scalar_text(size);
+    axes.entries.push_back({axis, location, std::move(value)});
+  }
+  merge_yaml(recipe, layer_of("parallel.mesh", YamlValue(), location));  // a null: no axis of the old mesh remains
+  merge_yaml(recipe, layer_of("parallel.mesh", std::move(axes), location));
+}
+
+/// Merges `options` over `recipe`.
+void merge_options(YamlValue& recipe, const std::vector<KeyOption>& options) {
+  for (const auto& [option, key, text] : options) {
+    auto source = std::make_shared<YamlSource>();
+    source->name = option + (text ? " " + *text : "");
+    source->is_file = false;
+    source->folder = std::filesystem::current_path();
+    source->option_key = key;
+    const YamlLocation location{source};
+    YamlValue value;
+    value.location = location;
+    if (text) value.kind = YamlValue::Kind::Scalar, value.text = *text;
+    merge_yaml(recipe, layer_of(key, std::move(value), location));
+  }
+}
+
+}  // namespace
+
+const KnownKeys& recipe_keys() {
+  static const KnownKeys keys = [] {
+    KeyLister lister;
+    Recipe recipe;
+    lister.field("extends", recipe.file);
+    fields(lister, recipe);
+    return KnownKeys(lister.take(), foreign_words());
+  }();
+  return keys;
+}
+
+Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const std::string& mesh, const SavedRecipe& saved) {
+  YamlValue root = read_layers(file);
+  const YamlLocation location = root.location;
+  recipe_keys().expand_shorthands(root);
+  for (const std::string& text : overrides) merge_yaml(root, override_layer(text, recipe_keys()));
+  if (!mesh.empty()) replace_mesh(root, mesh);
+  for (const char* key : {"data", "evaluate"}) {
+    if (YamlValue* const data = root.find(key)) forget_replaced_sources(*data);
+  }
+  root.location = location;
+  const YamlValue* name = root.find("name");
+  const bool recalled = recall_model(root, name == nullptr ? file.stem().string() : name->text, saved);
+  Recipe recipe = read_recipe(root, std::filesystem::absolute(file).lexically_normal(),
+                              recalled ? Reader::Files::LeaveAlone : Reader::Files::Open);
+  note_locations(root, "", recipe.locations);
+  return recipe;
+}
+
+Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides) {
+  YamlValue root = parse_saved(to_yaml(recipe));
+  for (const std::string& text : overrides) merge_yaml(root, override_layer(text, recipe_keys()));
+  Recipe changed = parse_recipe(root);
+  changed.file = recipe.file;
+  return changed;
+}
+
+std::string to_yaml(const Recipe& recipe) {
+  Recipe copy = recipe;  // fields() takes references that can be written to
+  Writer writer;
+  fields(writer, copy);
+  return writer.text();
+}
+
+Recipe parse_recipe(const std::string& yaml) {
+  return parse_recipe(parse_saved(yaml));
+}
+
+Recipe parse_recipe(const std::string& yaml, const std::vector<KeyOption>& options) {
+  YamlValue root = parse_saved(yaml);
+  merge_options(root, options);
+  return parse_recipe(root);
+}
+
+Recipe recipe_of_folder(const std::filesystem::path& folder, const std::vector<KeyOption>& options) {
+  YamlValue root = parse_saved(
+      "{name: folder, data: {tokens: /}, train: {global_batch: 1, steps: 1}, optimizer: {learning_rate: 0}}");
+  root.location.source = std::make_shared<YamlSource>(YamlSource{folder.string(), "/", true, ""});
+  merge_options(root, {{"", "model.hf", std::filesystem::absolute(folder).lexically_normal().string()}});
+  merge_options(root, options);
+  return read_recipe(root, {}, Reader::Files::Open);
+}
+
+Recipe parse_recipe(const YamlValue& yaml) {
+  return read_recipe(yaml, {}, Reader::Files::LeaveAlone);
+}
+
+}  // namespace meshtrain

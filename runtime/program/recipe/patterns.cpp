@@ -1,0 +1,104 @@
+#include "runtime/program/recipe/patterns.h"
+
+#include <algorithm>
+#include <set>
+
+#include "mesh/base/files/glob.h"
+#include "runtime/program/recipe/fields.h"
+#include "runtime/program/yaml/reader.h"
+#include "runtime/program/yaml/suggest.h"
+#include "runtime/training/model/transformer.h"
+
+namespace meshtrain {
+
+std::vector<std::string> parameter_names(const ModelShape& shape) {
+  std::vector<std::string> names;
+  for (TensorEntry& tensor : declared_tensors(shape, at::kFloat)) names.push_back(std::move(tensor.name));
+  return names;
+}
+
+namespace {
+
+/// Replaces the layer's number: "model.layers.7.mlp.up_proj.weight" -> "model.layers.*.mlp.up_proj.weight".
+std::string of_every_layer(const std::string& name) {
+  std::string general;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
+    general += (begin == 0 ? "" : ".") + (number ? "*" : part);
+    begin = end + 1;
+  }
+  return general;
+}
+
+/// Returns the patterns that people usually write: names, and globs for a part of a name at its begin, end or middle,
+/// for one layer or for all.
+std::vector<std::string> usual_patterns(const std::vector<std::string>& names) {
+  constexpr size_t kEnough = 4096;  // patterns of single layers, in a deep model
+  std::set<std::string> patterns;
+  for (const std::string& each : names) {
+    for (const std::string& name : {of_every_layer(each), each}) {
+      if (name == each && patterns.size() > kEnough) continue;
+      patterns.insert(name);
+      for (size_t dot = name.find('.'), next; dot != std::string::npos; dot = next) {
+        next = name.find('.', dot + 1);
+        patterns.insert(name.substr(0, dot) + ".*");
+        patterns.insert("*" + name.substr(dot));
+        if (next != std::string::npos) patterns.insert("*" + name.substr(dot, next - dot) + ".*");
+      }
+    }
+  }
+  return {patterns.begin(), patterns.end()};
+}
+
+std::string matches_nothing(const std::string& pattern, const std::vector<std::string>& names) {
+  const std::string near = nearest(pattern, usual_patterns(names));
+  return meshtrain::quoted(pattern) + " matches no parameter of the model" +
+         (near.empty() ? ": they are named as " + names.front() + " is, and case counts"
+                       : "; did you mean \"" + near + "\"?");
+}
+
+void check_freeze(const Reader& reader, const std::vector<std::string>& freeze, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < freeze.size(); ++i) {
+    const auto matched = [&](const std::string& name) { return matches(freeze[i], name); };
+    if (std::none_of(names.begin(), names.end(), matched)) {
+      reader.fail_item("train.freeze", i, "", matches_nothing(freeze[i], names));
+    }
+  }
+  const auto frozen = [&](const std::string& name) { return first_match(freeze, name).has_value(); };
+  if (std::all_of(names.begin(), names.end(), frozen)) {
+    reader.fail_item(
+        "train.freeze", freeze.size() - 1, "",
+        "with this every parameter is frozen: leave one of the patterns out, so that something is trained");
+  }
+}
+
+void check_groups(const Reader& reader, const std::vector<GroupOptions>& groups,
+                  const std::vector<std::string>& names) {
+  std::vector<std::string> patterns;
+  for (const GroupOptions& group : groups) patterns.push_back(group.pattern);
+  std::vector<bool> first(groups.size()), any(groups.size());
+  for (const std::string& name : names) {
+    for (size_t i = 0; i < groups.size(); ++i) any[i] = any[i] || matches(patterns[i], name);
+    if (const auto group = first_match(patterns, name)) first[*group] = true;
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!any[i]) reader.fail_item("optimizer.groups", i, "pattern", matches_nothing(patterns[i], names));
+    if (first[i]) continue;
+    reader.fail_item("optimizer.groups", i, "pattern",
+                     "every parameter that " + meshtrain::quoted(patterns[i]) +
+                         " matches belongs to a group before it, and the first that matches counts: move this one up");
+  }
+}
+
+}  // namespace
+
+void check_patterns(Reader& reader, const Recipe& recipe) {
+  if (recipe.train.freeze.empty() && recipe.optimizer.groups.empty()) return;
+  const std::vector<std::string> names = parameter_names(recipe.model.shape);
+  if (!recipe.train.freeze.empty()) check_freeze(reader, recipe.train.freeze, names);
+  check_groups(reader, recipe.optimizer.groups, names);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "mesh/layout.h"
+#include "runtime/program/recipe/recipe.h"
+
+namespace meshtrain {
+
+struct RunPlan;
+
+/// Returns true when a source of samples, to train or to evaluate on, holds several documents in a sample.
+bool has_documents(const Recipe& recipe);
+
+// The checks of resolve(). Each throws InputError with the key, its requirement and the numbers.
+
+/// Checks values of the recipe against each other and against the sizes in `layout`.
+void check_values(const Recipe& recipe, const MeshLayout& layout);
+
+/// Checks that the decisions of the plan are possible.
+void check_choices(const Recipe& recipe, const RunPlan& plan);
+
+/// Throws InputError with the key when `tp` tensor-parallel ranks cannot share a count of `shape` evenly.
+void check_tensor_parallel(const ModelShape& shape, int64_t tp);
+
+}  // namespace meshtrain

@@ -1,0 +1,83 @@
+#include "runtime/program/report/step_time.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace meshtrain {
+namespace {
+
+constexpr size_t kColumns = 160;  // narrower ones show noise
+
+/// Returns the columns of `series` for a width that is a multiple of its own. Those beyond `count` are added to the
+/// last one.
+std::vector<Column> with_width(const Series& series, int64_t width, size_t count) {
+  std::vector<Column> columns(count);
+  const auto times = static_cast<size_t>(std::max<int64_t>(width / series.width(), 1));
+  for (size_t i = 0; i < series.columns().size(); ++i) {
+    columns[std::min(i / times, count - 1)].add(series.columns()[i]);
+  }
+  return columns;
+}
+
+}  // namespace
+
+int axis_color(const std::string& axis) {
+  if (axis == "dp") return 1;
+  if (axis == "tp") return 2;
+  return axis == "cp" ? 3 : 7;
+}
+
+StepTime step_time(const MetricsReader& metrics) {
+  const Series& whole = metrics["step_seconds"];
+  StepTime time;
+  if (!whole.has_values()) return time;
+  std::vector<std::pair<StepPart, const Series*>> parts;
+  const auto add = [&](const std::string& path, const std::string& label, int color) {
+    const Series& series = metrics[path];
+    if (series.total().sum > 0) parts.push_back({{label, color, 0, {}}, &series});
+  };
+  for (const std::string& axis : metrics.between("seconds.collectives.", ".exposed")) {
+    add("seconds.collectives." + axis + ".exposed", "waiting for " + axis, axis_color(axis));
+  }
+  add("seconds.data", "data", 4);
+  add("seconds.optimizer", "optimizer", 5);
+  add("seconds.checkpoint", "checkpoint", 6);
+  const bool is_divided = !parts.empty();
+
+  int64_t width = whole.width();
+  for (const auto& [part, series] : parts) width = std::max(width, series->width());
+  // A last column that is not full joins the one before: the mean of few steps is no mean of many.
+  const auto num_columns = [&] { return static_cast<size_t>(std::max<int64_t>((whole.last_step() + 1) / width, 1)); };
+  while (num_columns() > kColumns) width *= 2;
+  const std::vector<Column> steps = with_width(whole, width, num_columns());
+  const auto num_steps = static_cast<double>(whole.total().count);
+  const auto values_of = [&](const Series& series) {
+    std::vector<double> values;
+    const std::vector<Column> columns = with_width(series, width, steps.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      values.push_back(steps[i].count == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                           : std::max(columns[i].sum, 0.0) / static_cast<double>(steps[i].count));
+    }
+    return values;
+  };
+  StepPart rest{is_divided ? "forward and backward" : "step", 0, whole.total().sum, values_of(whole)};
+  for (auto& [part, series] : parts) {
+    part.values = values_of(*series);
+    part.mean_seconds = series->total().sum / num_steps;
+    rest.mean_seconds -= series->total().sum;
+    for (size_t i = 0; i < steps.size(); ++i) rest.values[i] = std::max(rest.values[i] - part.values[i], 0.0);
+  }
+  rest.mean_seconds = std::max(rest.mean_seconds, 0.0) / num_steps;
+  time.parts.push_back(std::move(rest));
+  for (auto& [part, series] : parts) time.parts.push_back(std::move(part));
+  const bool has_evaluation = metrics["seconds.evaluation"].has_values();
+  if (const Series& evaluation = metrics[has_evaluation ? "seconds.evaluation" : "eval_seconds"];
+      evaluation.total().sum > 0) {  // not in step_seconds
+    time.parts.push_back({"evaluation", 7, evaluation.total().sum / num_steps, values_of(evaluation)});
+  }
+  for (const StepPart& part : time.parts) time.mean_seconds += part.mean_seconds;
+  time.width = static_cast<double>(width);
+  return time;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,209 @@
+#include "runtime/program/run/journal.h"
+
+#include <spdlog/spdlog.h>
+
+#include <exception>
+#include <nlohmann/json.hpp>
+
+#include "mesh/base/size_text.h"
+#include "mesh/layout.h"
+#include "runtime/program/recipe/context.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/sharding.h"
+#include "runtime/program/run/skipped_steps.h"
+#include "runtime/program/telemetry/console.h"
+#include "runtime/program/telemetry/events.h"
+#include "runtime/program/telemetry/log.h"
+#include "runtime/training/checkpoint/checkpoint_folder.h"
+
+namespace meshtrain {
+namespace {
+
+/// Returns warnings about settings with which a run trains less than its recipe says.
+std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) {
+  std::vector<std::string> warnings;
+  const OptimizerOptions& optimizer = recipe.optimizer;
+  if (optimizer.learning_rate == 0) {
+    warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
+  }
+  if (optimizer.name != "sgd" && optimizer.betas[1] > 0.99 && plan.optimizer.state_dtype == at::kBFloat16 &&
+      !plan.rounding_seed) {
+    warnings.push_back(fmt::format(
+        "warning: optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
+        "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99",
+        optimizer.betas[1]));
+  }
+  return warnings;
+}
+
+/// Returns a checkpoint's folder within its run directory.
+std::string in_run(const std::filesystem::path& checkpoint) {
+  return (checkpoint.parent_path().filename() / checkpoint.filename()).string();
+}
+
+/// Renames the log of a run that an older version began.
+void take_over_log(const RunDirectory& directory) {
+  std::error_code error;
+  const std::filesystem::path older = directory.folder() / "log.txt";
+  if (std::filesystem::is_regular_file(older, error) && !std::filesystem::exists(directory.log(), error)) {
+    std::filesystem::rename(older, directory.log(), error);
+  }
+}
+
+}  // namespace
+
+Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
+                 std::unique_ptr<RunDirectory> directory, int64_t last_step)
+    : recipe_(recipe),
+      plan_(plan),
+      hosts_(hosts),
+      directory_(std::move(directory)),
+      first_step_(last_step + 1),
+      last_step_(last_step),
+      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.loss_scale.has_value())),
+      goodput_(directory_->goodput(), plan.layout.size(), plan.layout.describe(), last_step, metrics_.cut_steps()) {
+  directory_->write(to_yaml(recipe_), to_yaml(plan_), hosts);
+  if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
+  try {
+    take_over_log(*directory_);
+    open_log(directory_->log());
+  } catch (const std::exception& error) {
+    warn("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());
+  }
+  if (recipe.train.tensorboard) tensorboard_.emplace(directory_->tensorboard(), first_step_);
+  if (!directory_->warning().empty()) warn(directory_->warning());
+}
+
+void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const {
+  const MeshLayout& mesh = plan_.layout;
+  const std::string frozen =
+      size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
+  spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
+               with_separators(size.num_parameters), frozen, mesh.describe(), plan_.sequence_parallel ? "on" : "off",
+               recipe_.train.precision);
+  Started started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
+                  size.num_trainable};
+  for (const Axis& axis : mesh.axes()) started.mesh.emplace_back(axis.name, axis.size);
+  keep(append_event(started));
+  for (const std::string& warning : warnings_of(recipe_, plan_)) spdlog::warn(warning);
+  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
+    spdlog::info("fsdp {}", describe(plan_.sharding));
+    spdlog::info("fsdp memory: {}", describe(memory));
+  } else if (const std::string& mode = recipe_.parallel.fsdp.mode;
+             mode != "auto" && mode != name(plan_.sharding.mode)) {
+    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(plan_.sharding.mode), mode);
+  }
+  if (disk_bytes > 0) {
+    spdlog::info("offload to disk: {} a rank in {}", size_text(disk_bytes),
+                 recipe_.parallel.fsdp.offload.path.string());
+  }
+  if (mesh.size(kContextAxis) > 1) spdlog::info("context parallel {}", describe(plan_.context));
+  spdlog::info("run directory {}", directory_->folder().string());
+  if (mesh.size(kTensorAxis) > 1 && !plan_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
+    spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
+  }
+  if (const ProfileOptions& profile = recipe_.train.profile; profile.from > 0) {
+    spdlog::info("train.profile: {} a trace of {} from step {} on, to {}",
+                 counted(profile.ranks.size(), "rank writes", "ranks write"), counted(profile.steps, "step"),
+                 profile.from, directory_->traces().string());
+  }
+  if (recipe_.train.offload_activations) {
+    spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
+  }
+  if (plan_.offload == Offload::Host) {
+    spdlog::info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
+  }
+}
+
+void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const {
+  for (const Notice& notice : describe_data(recipe_, data, num_samples, evaluation)) {
+    notice.is_warning ? warn(notice.line) : say(notice.line);
+  }
+}
+
+void Journal::announce(const Resumed& resumed) const {
+  const std::string folder = resumed.folder.string();
+  if (resumed.state.step == 0) {
+    spdlog::info("begins with the weights of {}", folder);
+  } else {
+    spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
+  }
+  std::vector<std::string> changes = resumed.changes;
+  if (!resumed.warning.empty()) changes.push_back(resumed.warning);
+  keep(append_event(ResumedFrom{resumed.state.step, in_run(resumed.folder), resumed.seconds, std::move(changes)}));
+  for (const std::string& change : resumed.changes) say("  " + change);
+  if (!resumed.warning.empty()) warn(resumed.warning);
+  if (const std::string aside = describe_set_aside(resumed.set_aside); !aside.empty()) say(aside);
+  if (!metrics_.missing().empty()) {
+    spdlog::warn("warning: metrics.jsonl has no lines of {}: these lines were lost", metrics_.missing());
+  }
+}
+
+void Journal::announce_beginning() const {
+  const int64_t cut = metrics_.num_cut();
+  spdlog::info("--resume: no checkpoint in {}: begins at step 1{}", directory_->checkpoints().string(),
+               cut == 0 ? "" : "; replaces " + counted(cut, "line") + " of metrics.jsonl");
+}
+
+void Journal::announce(const WrittenCheckpoint& written) const {
+  spdlog::info("checkpoint of step {} written in {:.3g} s", written.step, written.seconds);
+  const CheckpointFolder checkpoints(directory_->checkpoints());
+  keep(append_event(CompletedCheckpoint{written.step, in_run(checkpoints.step(written.step)), written.seconds}));
+}
+
+void Journal::record(const StepMetrics& metrics) {
+  metrics_.append(metrics);
+  last_step_ = metrics.step;
+  goodput_.account(metrics);
+  if (tensorboard_) tensorboard_->append(metrics_.line_of(metrics));
+  pace_.add(metrics.step_seconds);
+  if (metrics.evaluation) seconds_of_evaluation_ += metrics.evaluation->seconds;
+  const int64_t num_steps = recipe_.train.steps;
+  const double expected =
+      pace_.seconds() + seconds_of_evaluation_ / static_cast<double>(metrics.step - first_step_ + 1);
+  const bool due = metrics.step % recipe_.train.log_every == 0 || metrics.step == num_steps;
+  if (!due && !metrics.skipped && !metrics.evaluation) return;
+  spdlog::info(console_line(metrics, num_steps, expected * static_cast<double>(num_steps - metrics.step)));
+}
+
+void Journal::record(int64_t step, const std::vector<ParameterMetrics>& parameters) {
+  parameters_->append(step, parameters);
+}
+
+void Journal::finish() {
+  metrics_.finish();
+  if (parameters_) parameters_->finish();
+}
+
+void Journal::announce_stop(int signal) const {
+  spdlog::info("stopped {} after step {}; continue with --resume", signal == 0 ? "by train.time_limit" : "on request",
+               last_step_);
+  keep(append_stopped(last_step_, signal));
+}
+
+void Journal::end(const std::string& how) {
+  goodput_.end(how);
+  if (how == "done") keep(append_done(last_step_));
+}
+
+void Journal::keep(const std::string& problem) const {
+  if (problem.empty()) return;
+  const std::filesystem::path file = RunDirectory::events_of(directory_->folder());
+  warn("warning: cannot write " + file.string() + ": " + problem + ": it lacks an event of this run");
+}
+
+void Journal::sync() {
+  metrics_.sync();
+  if (parameters_) parameters_->sync();
+  goodput_.sync();
+}
+
+void Journal::say(const std::string& line) const {
+  spdlog::info(line);
+}
+
+void Journal::warn(const std::string& line) const {
+  spdlog::warn(line);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "fsdp/unit_memory.h"
+#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/run/checkpoints.h"
+#include "runtime/program/run/describe_data.h"
+#include "runtime/program/run/resume.h"
+#include "runtime/program/run/run_directory.h"
+#include "runtime/program/telemetry/goodput.h"
+#include "runtime/program/telemetry/metrics.h"
+#include "runtime/program/telemetry/step_pace.h"
+#include "runtime/program/telemetry/tensorboard.h"
+
+namespace meshtrain {
+
+/// The size of the complete model.
+struct ModelSize {
+  int64_t num_parameters = 0;
+  int64_t num_trainable = 0;
+};
+
+/// The output of one rank: run directory, metrics and console lines.
+class Journal {
+ public:
+  /// Writes the recipe, as run, its plan, and `hosts`, the name of each rank's host, to `directory`. Removes the
+  /// metrics of steps after `last_step`, where the run continues. Throws std::runtime_error when the folder cannot be
+  /// written.
+  Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
+          std::unique_ptr<RunDirectory> directory, int64_t last_step);
+
+  /// Prints the lines before the first step: the model, its layout on the mesh, and its memory. Begins the start in
+  /// events.jsonl. `disk_bytes`: bytes that this rank keeps on disk.
+  void announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const;
+  /// Prints what the complete run of `num_samples` reads.
+  void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
+  /// Prints where the run resumes, and which keys of the recipe have changed.
+  void announce(const Resumed& resumed) const;
+  /// Prints that the run begins at the first step although --resume was given, and which metrics it replaces.
+  void announce_beginning() const;
+  void announce(const WrittenCheckpoint& written) const;
+  /// Records a step: a line of metrics, and a line on the console every train.log_every steps and for each step that
+  /// was skipped or evaluated. Throws std::runtime_error.
+  void record(const StepMetrics& metrics);
+  /// Records the measurements of each parameter at `step`, a line of parameters.jsonl. Throws std::runtime_error.
+  void record(int64_t step, const std::vector<ParameterMetrics>& parameters);
+  /// Makes the recorded lines durable. Call before a checkpoint of these steps is written. Throws std::runtime_error.
+  void sync();
+  /// Closes the files. Call after the last step. Throws std::runtime_error.
+  void finish();
+  void say(const std::string& line) const;
+  /// Prints a line that begins with "warning: ", as such.
+  void warn(const std::string& line) const;
+  /// Returns the name of each rank's host.
+  const std::vector<std::string>& hosts() const { return hosts_; }
+  /// Accounts in goodput.jsonl for the time since the last call, or since the last recorded step.
+  void account(const std::string& part) { goodput_.account(part); }
+  /// Prints that the run stops on request, and keeps it in events.jsonl. `signal`: as append_stopped() takes it.
+  void announce_stop(int signal) const;
+  /// Ends this start in goodput.jsonl, and in events.jsonl unless announce_stop() has: "done" or "stopped". Without it
+  /// the start has failed.
+  void end(const std::string& how);
+
+ private:
+  /// Prints a warning when an event could not be written.
+  void keep(const std::string& problem) const;
+
+  Recipe recipe_;
+  RunPlan plan_;
+  std::vector<std::string> hosts_;
+  std::unique_ptr<RunDirectory> directory_;
+  int64_t first_step_;
+  int64_t last_step_;  // that was recorded, or continued from
+  MetricsFile metrics_;
+  std::optional<TensorBoardFile> tensorboard_;      // null without train.tensorboard
+  GoodputFile goodput_;                             // behind metrics_, which say what is lost
+  std::optional<ParameterMetricsFile> parameters_;  // null without train.parameter_metrics
+  StepPace pace_;
+  double seconds_of_evaluation_ = 0;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/device/memory.h"
+#include "mesh/device_mesh.h"
+#include "runtime/program/plan/forecast.h"
+
+namespace meshtrain {
+
+/// What the plan says of this rank's steps, and what the first ten of them were. One rank of a run has one.
+class Prediction {
+ public:
+  static constexpr int kSteps = 10;
+
+  /// Takes the forecast of the rank's step, whose plan and truth go to `file`; memory of the host is counted from here
+  /// on. Construct it before the trainer. `host_ranks`: ranks of a host. `device_peak`: of a GPU; null on a CPU.
+  Prediction(StepForecast step, const DeviceMesh& mesh, int64_t host_ranks, std::function<DevicePeak()> device_peak,
+             std::filesystem::path file);
+
+  /// Counts the copy from which checkpoints are written, `bytes` of host memory from the first one on, `num_steps`
+  /// steps from here.
+  void count_copy(int64_t bytes, int64_t num_steps);
+  /// Returns the plan in one line.
+  std::string text() const;
+  /// Takes a step's seconds. Returns a line with plan and truth after the tenth step of this start; else empty.
+  std::string observe(double step_seconds);
+  /// Writes `file`, an object of JSON: what is planned and, after the tenth step, what was measured. Throws as
+  /// OutputFile does.
+  void write() const;
+
+ private:
+  int64_t memory() const;
+  /// Returns the bytes that are planned for the first kSteps steps.
+  int64_t planned_memory() const { return step_.memory().total() + early_copy_; }
+  std::string rates() const;
+  double median_seconds() const;
+
+  const DeviceMesh& mesh_;
+  int64_t host_ranks_;
+  std::function<DevicePeak()> device_peak_;
+  StepForecast step_;
+  int64_t early_copy_ = 0, later_copy_ = 0;  // bytes for checkpoints, within the first kSteps steps and after them
+  int64_t live_before_ = 0;
+  int64_t sent_before_ = 0;  // up to the last step
+  int64_t sent_ = 0;         // the least of a step
+  std::vector<double> seconds_;
+  int64_t measured_memory_ = 0;  // after the tenth step
+  std::filesystem::path file_;
+};
+
+}  // namespace meshtrain

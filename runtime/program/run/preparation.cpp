@@ -1,0 +1,123 @@
+#include "runtime/program/run/preparation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "mesh/agree.h"
+#include "mesh/base/available_memory.h"
+#include "mesh/base/error.h"
+#include "mesh/device/cuda/plugin.h"
+#include "mesh/device/error_message.h"
+#include "mesh/host_map.h"
+#include "runtime/program/recipe/check_data.h"
+#include "runtime/program/recipe/exported_model.h"
+#include "runtime/program/run/run_directory.h"
+#include "runtime/program/run/run_files.h"
+#include "runtime/program/watch/phase.h"
+#include "runtime/training/model/folder_tensors.h"
+#include "runtime/training/model/unused_weights.h"
+
+namespace meshtrain {
+namespace {
+
+/// Returns the request for plans of a run on the ranks of `world`. Every rank must call it.
+PlanRequest request_of_ranks(const Recipe& recipe, const Computing& computing, const Group& world) {
+  const HostMap hosts = HostMap::of(world);
+  const auto host_ranks = static_cast<int64_t>(hosts.ranks_of(hosts.host_of(world.rank())).size());
+  const bool has_gpu = computing.free_memory != nullptr;
+  const int64_t own =
+      has_gpu ? computing.free_memory() : std::min(available_host_memory() / host_ranks, available_address_space());
+  at::Tensor negated = at::full({1}, -own, at::kLong);
+  world.all_reduce(negated, Reduce::Max).wait();
+  PlanRequest request = plan_request(recipe, world.size(), world.size() / hosts.num_hosts(), /*machine=*/nullptr);
+  request.hosts.gpus = has_gpu;
+  const int64_t least = -negated.item<int64_t>();
+  if (least > 0) request.memory = least + request.runtime_bytes();  // the runtime has its own already
+  return request;
+}
+
+}  // namespace
+
+Preparation::Preparation(const Recipe& asked, const RunOptions& options, MeshLayout layout)
+    : recipe(on_mesh(asked, layout)),
+      plan(resolve(recipe, layout)),
+      folder(RunDirectory::folder_of(recipe, options.run_dir)),
+      checkpoints(RunDirectory::checkpoints_of(folder)) {}
+
+Preparation::Preparation(const Recipe& asked, const RunOptions& options, const Group& world)
+    : Preparation(asked, options, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size())) {
+  computing = connect_devices(plan.device, world);
+  mesh = std::make_unique<DeviceMesh>(plan.layout, computing.world);
+  set_rank_name(mesh->world().coordinate_text());
+  prepare(options, world);
+}
+
+Preparation::Preparation(const Recipe& asked, const RunOptions& options, int64_t num_ranks)
+    : Preparation(asked, options, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, num_ranks)) {
+  prepare(options, Group());
+}
+
+void Preparation::prepare(const RunOptions& options, const Group& world) {
+  const bool is_first = world.rank() == 0;
+  agree(world, [&] {
+    open_data(world);
+    if (!is_first) return;
+    head = describe_run(recipe, plan.layout);
+    if (!options.resumes()) return;
+    const auto found = checkpoint_to_resume(checkpoints, options.resume_step);
+    if (found) resume = plan_resume(*found, head, recipe.train.steps);
+  });
+  resumes = !broadcast_text(world, resume ? "yes" : "").empty();
+  check_same_files(recipe, reads_weights(), world);
+  request = mesh ? request_of_ranks(recipe, computing, world)
+                 : plan_request(recipe, plan.layout.size(), /*ranks_per_host=*/0, options.machine);
+  if (!mesh && !options.machine && recipe.device == "auto") request.hosts.gpus = is_cuda_driver_there();
+  agree(world, [&] {
+    if (!is_first) return;
+    if (reads_weights()) look_at_weights();
+    const int64_t done = resume ? resume->resumed.state.step : 0;
+    notices.push_back(disk_notice(recipe, plan, checkpoints, done, request.num_hosts()));
+    check_offload(recipe, plan);
+    if (!mesh && recipe.device == "cuda" && !is_cuda_driver_there()) {
+      notices.push_back({"warning: device: cuda, and this machine has no NVIDIA driver", true});
+    }
+    forecast_step(options);
+    check_run_directory(folder, options.resumes());  // last: faults of a changed recipe are said first
+    if (!resume) check_beginning(folder, recipe.checkpoint.every);
+  });
+}
+
+void Preparation::open_data(const Group& world) {
+  name_host(world, [&] {
+    check_sidecars(recipe, tokenizer_of(recipe));
+    if (world.rank() == 0) {
+      check_tokenizer(recipe);
+      check_export(recipe, folder);
+    }
+    data = std::make_unique<Mixture>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
+                                     static_cast<uint64_t>(recipe.train.seed));
+    check_labels(recipe, *data);
+    evaluation = make_evaluation(recipe.evaluate, plan, recipe.train.steps);
+  });
+}
+
+void Preparation::look_at_weights() {
+  const SafetensorsFolder weights = open_weights(recipe.model.hf, recipe.model.shape);
+  check_weights(weights, recipe.model.shape);
+  check_tied_head(weights, recipe.model.shape);
+  for (std::string& line : weight_warnings(weights, recipe.model.shape)) notices.push_back({std::move(line), true});
+}
+
+void Preparation::forecast_step(const RunOptions& options) try {
+  const Phase phase({"the plan of a step", PhaseKind::SetUp});
+  const Machine* machine = options.machine.get();
+  forecast = mesh ? RunForecast{forecast_rank(plan, request.hosts, /*rank=*/0, machine)}
+                  : meshtrain::forecast(plan, request.hosts, machine);
+  memory = memory_notice(recipe, plan, request, forecast->step.memory().total(), /*measured=*/mesh != nullptr);
+} catch (const InputError&) {
+  throw;
+} catch (const std::exception& error) {
+  memory = {"there is no plan for this run: " + message_of(error), true};
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "runtime/program/launch/connect_devices.h"
+#include "runtime/program/run/preflight.h"
+#include "runtime/program/run/resume.h"
+#include "runtime/program/run/run.h"
+#include "runtime/training/data/mixture.h"
+#include "runtime/training/trainer/evaluation.h"
+
+namespace meshtrain {
+
+/// The part of a run before its trainer: everything that can be refused or warned of without one, in one order. A start
+/// constructs the trainer next, and `train --check` ends here. Changes nothing on disk.
+struct Preparation {
+  /// Prepares a start on the ranks of `world` and connects their devices. Every rank must call it. Throws InputError,
+  /// the same on all ranks.
+  Preparation(const Recipe& asked, const RunOptions& options, const Group& world);
+  /// Prepares a run of `num_ranks` ranks that do not exist: looks at the machine of this process alone, as rank 0.
+  /// Throws InputError.
+  Preparation(const Recipe& asked, const RunOptions& options, int64_t num_ranks);
+  Preparation(const Preparation&) = delete;
+  Preparation& operator=(const Preparation&) = delete;
+
+  /// Returns true when the model begins with the weights in the folder of model.hf.
+  bool reads_weights() const { return recipe.model.init == "pretrained" && !resumes; }
+
+  Recipe recipe;  ///< on its mesh
+  RunPlan plan;
+  Computing computing;               ///< of a start
+  std::unique_ptr<DeviceMesh> mesh;  ///< of a start; null without ranks
+  std::filesystem::path folder;      ///< the run directory
+  CheckpointFolder checkpoints;
+  std::unique_ptr<Mixture> data;
+  std::unique_ptr<Evaluation> evaluation;
+  bool resumes = false;  ///< from a checkpoint, the same on all ranks
+  /// The request for plans of this run, whose memory is the least that a rank has now. Without ranks it is the
+  /// machine's of RunOptions.
+  PlanRequest request;
+
+  // On rank 0.
+  CheckpointHead head;
+  std::optional<ResumePlan> resume;
+  std::vector<Notice> notices;          ///< on weights, disk and devices
+  MemoryNotice memory;                  ///< of a step
+  std::optional<RunForecast> forecast;  ///< of rank 0 at a start, of the fullest rank without ranks
+
+ private:
+  Preparation(const Recipe& asked, const RunOptions& options, MeshLayout layout);
+  /// Makes all checks. `world`: the ranks, or one alone.
+  void prepare(const RunOptions& options, const Group& world);
+  void open_data(const Group& world);
+  void look_at_weights();
+  void forecast_step(const RunOptions& options);
+};
+
+}  // namespace meshtrain

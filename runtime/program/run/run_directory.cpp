@@ -1,0 +1,61 @@
+#include "runtime/program/run/run_directory.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "mesh/base/error.h"
+#include "mesh/base/files/output_file.h"
+#include "runtime/training/checkpoint/checkpoint_folder.h"
+
+namespace meshtrain {
+namespace {
+
+bool holds_run(const std::filesystem::path& folder) {
+  return std::filesystem::exists(RunDirectory::metrics_of(folder)) ||
+         !CheckpointFolder(RunDirectory::checkpoints_of(folder)).steps().empty();
+}
+
+}  // namespace
+
+void RunDirectory::refuse_other_run(const std::filesystem::path& folder) {
+  if (!holds_run(folder)) return;
+  throw InputError("the run directory " + folder.string() +
+                   " holds a run; continue it with --resume, choose another --run-dir, or remove it");
+}
+
+bool RunDirectory::is_own(const std::string& name) {
+  static const std::set<std::string> names = {
+      "lock",        "console.log", "metrics.jsonl", "events.jsonl", "goodput.jsonl", "parameters.jsonl", "plan.json",
+      "recipe.yaml", "plan.yaml",   "hosts.json",    "tensorboard",  "traces",        "checkpoints",      "flight"};
+  return names.contains(name);
+}
+
+void RunDirectory::refuse_use(const std::filesystem::path& folder) {
+  throw InputError("the run directory " + folder.string() + " is in use by another run; choose another --run-dir");
+}
+
+RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(std::move(folder)) {
+  make_folders(folder_);
+  const bool unlocked = !std::filesystem::exists(folder_ / "lock");
+  if (unlocked && !resume) refuse_other_run(folder_);  // creates no lock file
+  lock_.emplace(folder_ / "lock");
+  if (lock_->is_taken()) refuse_use(folder_);
+  if (!resume) refuse_other_run(folder_);
+}
+
+std::filesystem::path RunDirectory::folder_of(const Recipe& recipe, const std::filesystem::path& asked) {
+  if (!asked.empty()) return asked;
+  std::error_code none;
+  const std::filesystem::path folder = recipe.file.parent_path();
+  const bool is_saved = recipe.file.filename() == "recipe.yaml" && std::filesystem::exists(folder / "plan.yaml", none);
+  return is_saved ? std::filesystem::relative(folder) : std::filesystem::path("runs") / recipe.name;
+}
+
+void RunDirectory::write(const std::string& recipe, const std::string& plan,
+                         const std::vector<std::string>& hosts) const {
+  write_whole(folder_ / "recipe.yaml", recipe);
+  write_whole(folder_ / "plan.yaml", plan);
+  write_whole(folder_ / "hosts.json", nlohmann::json({{"hosts", hosts}}).dump() + "\n");
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,179 @@
+#include "runtime/program/run/session.h"
+
+#include <algorithm>
+
+#include "context_parallel/attention_choice.h"
+#include "mesh/agree.h"
+#include "mesh/base/error.h"
+#include "mesh/base/files/shell_word.h"
+#include "mesh/device/error_message.h"
+#include "runtime/program/hf/export_model.h"
+#include "runtime/program/launch/connect.h"
+#include "runtime/program/recipe/exported_model.h"
+#include "runtime/program/run/run_directory.h"
+#include "runtime/program/run/stop_request.h"
+#include "runtime/program/run/training_loop.h"
+#include "runtime/program/telemetry/error_line.h"
+#include "runtime/program/telemetry/events.h"
+#include "runtime/program/watch/flight_files.h"
+#include "runtime/program/watch/phase.h"
+
+namespace meshtrain {
+namespace {
+
+ModelSize size_of(TransformerTrainer& trainer) {
+  ModelSize size;
+  for (const Parameter* parameter : trainer.model().parameters()) {
+    const int64_t count = c10::multiply_integers(parameter->global_shape);
+    size.num_parameters += count;
+    if (parameter->tensor.requires_grad()) size.num_trainable += count;
+  }
+  return size;
+}
+
+}  // namespace
+
+Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
+    : world_(world), options_(options), prepared_(asked, options, world) {
+  const ReplicaMap replicas =
+      map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
+  if (prepared_.memory.is_warning) print_warning_line(prepared_.memory.text);
+  memory_advice_.emplace([this] { return less_memory(recipe_, plan_.layout, prepared_.request); });
+  open_trainer(replicas);
+  host_lock_.emplace(folder_, world_);
+}
+
+void Session::open_trainer(const ReplicaMap& replicas) {
+  agree(world_, [&] {
+    if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps) {
+      prediction_ =
+          std::make_unique<Prediction>(prepared_.forecast->step, mesh_, prepared_.request.hosts.ranks_per_host,
+                                       computing_.peak, RunDirectory::step_plan_of(folder_));
+    }
+    trainer_ = std::make_unique<TransformerTrainer>(plan_, mesh_, computing_.device, replicas, resumes_);
+    if (mesh_.rank() != 0) return;
+    directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
+    if (!options_.resumes()) return;
+    // Searches again under the lock: another run may have written or removed checkpoints since the first search.
+    const auto found = checkpoint_to_resume(prepared_.checkpoints, options_.resume_step);
+    if (found.value_or("") == (resumes_ ? prepared_.resume->resumed.folder : "")) return;
+    throw InputError("another run changed the checkpoints in " + prepared_.checkpoints.folder().string() +
+                     " while this run started: start again");
+  });
+  keep_events_in(RunDirectory::events_of(folder_), [layout = plan_.layout](int rank) {
+    const std::vector<int64_t> coordinate = layout.coordinate(rank);
+    std::vector<std::pair<std::string, int64_t>> named;
+    for (size_t i = 0; i < coordinate.size(); ++i) named.emplace_back(layout.axes()[i].name, coordinate[i]);
+    return named;
+  });
+  if (world_.size() > 1) keep_flights_in(folder_ / "flight", static_cast<int>(mesh_.rank()), world_.size());
+}
+
+void Session::resume() {
+  ResumePlan planned = std::exchange(prepared_.resume, {}).value_or(ResumePlan());
+  CheckpointDisks disks(prepared_.checkpoints, world_, planned.resumed.folder);
+  if (resumes_) resumed_ = meshtrain::resume(std::move(planned), *trainer_, world_);
+  resumed_.set_aside = disks.settle(resumed_.state.step);  // before metrics are truncated
+  checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(prepared_.head), *trainer_, world_);
+  if (const int64_t every = recipe_.checkpoint.every; prediction_ && every > 0 && computing_.device.is_cpu()) {
+    prediction_->count_copy(checkpoints_->copy_bytes(), every - resumed_.state.step % every);
+  }
+  const std::vector<std::string> hosts = gather_texts(world_, host_name());
+  agree(world_, [&] {
+    if (mesh_.rank() != 0) return;
+    journal_ = std::make_unique<Journal>(recipe_, plan_, hosts, std::move(directory_), resumed_.state.step);
+    if (prediction_) prediction_->write();
+  });
+  keep_error_lines_in(RunDirectory::log_of(folder_));  // a run that is refused before leaves its folder as it was
+}
+
+void Session::announce() {
+  if (journal_) {
+    if (!options_.note.empty()) say(options_.note);
+    if (!threads_taken().empty()) say(threads_taken());
+    if (const std::string stop = how_to_stop(); !stop.empty()) say(stop);
+    if (!computing_.device.is_cpu()) say("device " + computing_.description);
+    if (!computing_.fallback.empty()) say(computing_.fallback);
+    journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
+    if (prediction_) say(prediction_->text());
+    for (const Notice& notice : prepared_.notices) {
+      if (notice.is_warning) journal_->warn(notice.line);
+    }
+    journal_->announce(*prepared_.data, samples_of_run(recipe_.train, resumed_.state), prepared_.evaluation.get());
+    if (resumes_) {
+      journal_->announce(resumed_);
+    } else if (options_.resume) {
+      journal_->announce_beginning();
+    }
+    if (resumed_.state.step == recipe_.train.steps)
+      say("the checkpoint has all steps of train.steps: nothing is left to do");
+  }
+  if (recipe_.train.cuda_graph) record_graph();
+  start_.reset();
+}
+
+void Session::record_graph() {
+  const std::string hindrance = StepGraph::hindrance(plan_, computing_.device, computing_.make_graph != nullptr);
+  if (hindrance.empty()) trainer_->use_graph(computing_.make_graph());
+  say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
+}
+
+RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start) try {
+  const TrainingState& state = resumed_.state;
+  batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
+    return read_batch(*prepared_.data, plan_.batch, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch,
+                      plan_.frozen_row ? std::nullopt : plan_.shape.pad_token_id);
+  });
+  StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
+                      mesh_.world().coordinate_text() + " on " + host_name(), computing_.device, print_warning_line);
+  const Running running{recipe_,          mesh_,         *prepared_.data, prepared_.evaluation.get(),
+                        *trainer_,        *checkpoints_, *batches_,       journal_.get(),
+                        stop_request,     start,         computing_.peak, profile,
+                        prediction_.get()};
+  const RunEnd end = TrainingLoop(running, state).run();
+  if (journal_) journal_->account("checkpoint");  // the last one, which no step waits for
+  if (journal_ && computing_.peak) {
+    for (const std::string& line : chosen_attention()) say("attention by " + line);
+    say("GPU memory: tensors took " + std::to_string(computing_.peak().allocated >> 20) + " MiB at the most");
+  }
+  if (journal_) journal_->finish();
+  return end;
+} catch (const AgreedError&) {
+  throw;
+} catch (const std::exception& error) {  // an error of this rank alone, of any type
+  throw OfRank<std::runtime_error>(mesh_.world().coordinate_text() + ": " + message_of(error));
+}
+
+void Session::export_weights() try {
+  if (recipe_.train.export_folder.empty()) return;
+  const Phase phase({"the export to " + recipe_.train.export_folder.string(), PhaseKind::Export});
+  const Progress progress("export to " + recipe_.train.export_folder.string());
+  const CarriedOver carried = carried_over(recipe_);
+  const std::string folder = export_model(trainer_->index(), trainer_->groups(), shape_to_export(recipe_), carried,
+                                          mesh_, recipe_.train.export_folder);
+  say("weights written to " + folder + describe(carried));
+  if (journal_) journal_->account("export");
+} catch (const InputError& error) {
+  throw AgreedError(error.what());
+}
+
+void Session::close(RunEnd end) {
+  if (end == RunEnd::Done) say(next_commands());
+  if (journal_) journal_->end(end == RunEnd::Done ? "done" : "stopped");
+}
+
+std::string Session::next_commands() const {
+  const std::string run = shell_word(folder_.string());
+  std::string text = "done; next: meshtrain report " + run;
+  const bool has_checkpoint = journal_ && !prepared_.checkpoints.steps().empty();
+  if (has_checkpoint) text += ", meshtrain generate " + run;
+  if (!recipe_.train.export_folder.empty())
+    return text + ", meshtrain generate " + shell_word(recipe_.train.export_folder.string());
+  return has_checkpoint ? text + ", meshtrain checkpoint export " + run + " FOLDER" : text;
+}
+
+void Session::say(const std::string& line) const {
+  if (journal_) journal_->say(line);
+}
+
+}  // namespace meshtrain

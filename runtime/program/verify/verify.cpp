@@ -1,0 +1,258 @@
+#include "runtime/program/verify/verify.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "context_parallel/attention_choice.h"
+#include "mesh/agree.h"
+#include "mesh/base/available_memory.h"
+#include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
+#include "mesh/skipped_sums.h"
+#include "runtime/program/launch/connect_devices.h"
+#include "runtime/program/plan/forecast.h"
+#include "runtime/program/plan/planned_mesh.h"
+#include "runtime/program/recipe/exported_model.h"
+#include "runtime/program/verify/made_samples.h"
+#include "runtime/program/verify/replicas.h"
+#include "runtime/program/verify/report.h"
+#include "runtime/program/verify/shrink.h"
+#include "runtime/program/watch/phase.h"
+#include "runtime/program/yaml/suggest.h"
+#include "runtime/training/data/mixture.h"
+
+namespace meshtrain {
+namespace {
+
+using Print = std::function<void(const std::string&)>;
+
+DeviceMesh one_rank_mesh() {
+  return DeviceMesh(MeshLayout::fit({}, training_axes(), 1), Group());
+}
+
+/// Returns the kernels that attention used on this rank's GPU, one line each.
+std::string describe_attention() {
+  std::string text;
+  for (const std::string& line : chosen_attention()) text += "attention by " + line + "\n";
+  return text;
+}
+
+class Verification {
+ public:
+  Verification(const VerifyPlan& plan, const VerifyOptions& options, const Group& world)
+      : plan_(plan),
+        options_(options),
+        computing_(connect_devices(plan.run.device, world)),
+        world_(computing_.world),
+        seen_(std::make_shared<SumsSeen>()),
+        mesh_(plan.run.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {
+  }
+
+  bool run(const Print& print) {
+    set_rank_name(mesh_.world().coordinate_text());
+    open_data();
+    if (!computing_.fallback.empty()) tell(print, [&] { return computing_.fallback + "\n"; });
+    tell(print, [&] { return describe_verification(plan_, options_, data_) + "\n"; });
+    check_memory();
+    if (world_.rank() == 0) reference_.emplace();
+    agree(world_, [&] {
+      if (reference_) run_on_one_rank();
+    });
+    const Trace trace = run_on(mesh_, plan_.recipe);
+    refuse_unused_fault();
+
+    const std::vector<Compared> all = compare_with_reference(trace, mesh_);
+    tell(print, [&] { return comparison_table(all, plan_.run.layout, options_.every_parameter) + verdict(all); });
+    if (computing_.device.is_cuda()) tell(print, describe_attention);
+    if (!all_equal(all)) {
+      const std::vector<AxisFinding> findings = look_at_axes(trace);
+      tell(print, [&] { return diagnosis(all, findings, plan_.run.layout); });
+    }
+    return all_equal(all);
+  }
+
+ private:
+  void tell(const Print& print, const std::function<std::string()>& text) const {
+    if (world_.rank() == 0) print(text());
+  }
+
+  /// Opens the data. Rank 0 decides for all ranks whether the file exists: a file that only some ranks see must not
+  /// lead to two sets of tokens.
+  void open_data() {
+    const DataOptions& data = plan_.asked.data;
+    std::error_code unreadable;
+    const std::vector<MixedSource> sources = data.sources();
+    const auto is_there = [&](const SourceOptions& source) {
+      return std::filesystem::exists(source.tokens, unreadable);
+    };
+    at::Tensor made = at::full({1}, std::ranges::all_of(sources, is_there) ? 0 : 1, at::kLong);
+    world_.broadcast(made, 0).wait();
+    data_.made = made.item<int64_t>() != 0;
+    agree(world_, [&] {
+      const TrainRecipe& train = plan_.asked.train;
+      const int64_t vocab_size = plan_.asked.model.shape.vocab_size;
+      const uint64_t seed = static_cast<uint64_t>(train.seed);
+      if (data_.made) {
+        const auto packed =
+            std::ranges::find_if(sources, [](const auto& source) { return source.documents.has_value(); });
+        samples_ = std::make_unique<MadeSamples>(packed == sources.end() ? sources.front() : *packed,
+                                                 train.sequence_length, vocab_size, seed);
+      } else {
+        auto mixture = std::make_unique<Mixture>(data, train.sequence_length, vocab_size, seed);
+        data_.num_samples = mixture->num_samples();
+        samples_ = std::move(mixture);
+      }
+    });
+  }
+
+  /// Returns the bytes that the steps on one rank need; 0 when there is no forecast of them.
+  int64_t memory_of_one_rank() const try {
+    const Recipe recipe = on_one_rank(plan_.recipe);
+    const RunPlan plan = resolve(recipe, one_rank_mesh().layout());
+    return forecast_rank(plan, plan_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
+  } catch (const std::exception&) {  // the trainer says why
+    return 0;
+  }
+
+  /// Throws InputError when the steps on one rank need more memory than this machine has: without this check its
+  /// system would end this process, or another one, in their midst.
+  void check_memory() const {
+    agree(world_, [&] {
+      if (world_.rank() != 0 || !computing_.device.is_cpu()) return;
+      const int64_t needed = memory_of_one_rank();
+      const int64_t free = std::min(available_host_memory(), available_address_space());
+      if (needed <= free) return;
+      throw InputError("the steps on one rank need " + size_text(needed) + ", and this machine has " + size_text(free) +
+                       " free: " +
+                       (options_.shrink ? "use a machine with more memory"
+                                        : "give --shrink, which verifies a smaller model of the same kind"));
+    });
+  }
+
+  std::vector<StepBatch> read(const DeviceMesh& mesh, const SequenceLayout& layout) const {
+    std::vector<StepBatch> batches;
+    for (int64_t step = 0; step < options_.steps; ++step) {
+      batches.push_back(read_step(*samples_, plan_.asked.train, mesh, layout, step));
+      if (options_.shrink) fold_ids(batches.back(), plan_.recipe.model.shape.vocab_size);
+    }
+    return batches;
+  }
+
+  void run_on_one_rank() {
+    const Phase phase("the steps on one rank");
+    const DeviceMesh alone = one_rank_mesh();
+    Recipe recipe = on_one_rank(plan_.recipe);
+    const auto trace = [&] {
+      TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, computing_.device);
+      return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
+    };
+    if (is_rounded(options_.precision)) {
+      reference_->rounded = trace();
+      refuse_overflow(*reference_->rounded);
+      recipe = in_precision(std::move(recipe), "fp32");
+    }
+    reference_->exact = trace();
+  }
+
+  /// Throws InputError for steps whose gradients overflow: they change nothing, so nothing could be compared.
+  void refuse_overflow(const Trace& alone) const {
+    const auto is_finite = [](double value) { return std::isfinite(value); };
+    if (std::all_of(alone.grad_norms.begin(), alone.grad_norms.end(), is_finite)) return;
+    throw InputError("in " + options_.precision + " the gradients of one rank are not finite" +
+                     (options_.precision == "fp16_mixed" ? ": lower train.loss_scale.initial, or static where it is set"
+                                                         : ": compare in fp32 or fp64, or start from smaller weights"));
+  }
+
+  /// Runs the steps on `mesh`. Changes the type of an error on one rank between collectives, which leaves the other
+  /// ranks waiting: it must not look like an error that all ranks know.
+  Trace run_on(const DeviceMesh& mesh, const Recipe& recipe) const {
+    const Phase phase("the steps on mesh " + mesh.layout().describe());
+    std::unique_ptr<TransformerTrainer> trainer;
+    std::vector<StepBatch> batches;
+    agree(mesh.world(), [&] {
+      trainer = std::make_unique<TransformerTrainer>(resolve(recipe, mesh.layout()), mesh, computing_.device);
+      batches = read(mesh, trainer->layout());
+    });
+    try {
+      return trace_steps(*trainer, batches, recipe.optimizer.learning_rate, "mesh " + mesh.layout().describe());
+    } catch (const AgreedError& error) {
+      if (options_.skipped_sums.empty()) throw;
+      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+    } catch (const std::exception& error) {
+      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+    }
+  }
+
+  void refuse_unused_fault() const {
+    if (options_.skipped_sums.empty() || seen_->num_skipped > 0) return;
+    std::set<std::string> possible = seen_->purposes;
+    for (const std::string& purpose : seen_->purposes) possible.insert(purpose.substr(0, purpose.find('.')));
+    throw InputError(
+        "--inject skip-reduce:" + options_.skipped_sums + ": mesh " + plan_.run.layout.describe() +
+        " sums nothing for " + options_.skipped_sums +
+        (possible.empty() ? ", nor for anything else" : ": use " + joined({possible.begin(), possible.end()})));
+  }
+
+  std::vector<Compared> compare_with_reference(const Trace& trace, const DeviceMesh& mesh) const {
+    return compare(trace, reference_ ? &*reference_ : nullptr, mesh, options_.precision);
+  }
+
+  /// Checks each axis alone: whether its ranks hold the same gradients, and what a mesh of this axis alone computes.
+  std::vector<AxisFinding> look_at_axes(const Trace& trace) const {
+    std::vector<AxisFinding> findings;
+    for (const Replicas& replicas : compare_replicas(trace, mesh_, value_tolerance(options_.precision))) {
+      findings.push_back({replicas, {}});
+    }
+    for (AxisFinding& finding : findings) {
+      const std::string& axis = finding.replicas.axis;
+      bool takes_part = findings.size() > 1;
+      for (const Axis& other : plan_.run.layout.axes()) {
+        takes_part = takes_part && (other.name == axis || mesh_.coordinate(other.name) == 0);
+      }
+      if (takes_part) finding.alone = run_alone(axis);
+    }
+    return findings;
+  }
+
+  /// Runs a mesh of one axis on the ranks that are first along every other axis. Rank 0 is its rank 0.
+  std::vector<Compared> run_alone(const std::string& axis) const {
+    std::vector<Axis> axes = plan_.run.layout.axes();
+    for (Axis& each : axes) {
+      if (each.name != axis) each.size = 1;
+    }
+    const DeviceMesh mesh(MeshLayout(axes), mesh_.group(axis));
+    Recipe recipe = plan_.recipe;
+    FsdpRecipe& fsdp = recipe.parallel.fsdp;
+    if (fsdp.mode == "hybrid_shard")
+      fsdp.mode = "full_shard", fsdp.shard_size.reset();  // the axis may have too few ranks for shard_size
+    try {
+      return compare_with_reference(run_on(mesh, recipe), mesh);
+    } catch (const AgreedError& error) {  // an error of this axis, which the other ranks do not know
+      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+    }
+  }
+
+  const VerifyPlan& plan_;
+  const VerifyOptions& options_;
+  Computing computing_;
+  Group world_;
+  std::shared_ptr<SumsSeen> seen_;
+  DeviceMesh mesh_;
+  VerifyData data_;
+  std::unique_ptr<Samples> samples_;
+  std::optional<Reference> reference_;  // on rank 0
+};
+
+}  // namespace
+
+bool verify(const VerifyPlan& plan, const VerifyOptions& options, const Group& world, const Print& print) {
+  const Phase phase("the comparison for " + plan.asked.file.string());
+  return Verification(plan, options, world).run(print);
+}
+
+}  // namespace meshtrain

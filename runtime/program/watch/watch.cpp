@@ -1,0 +1,465 @@
+#include "runtime/program/watch/watch.h"
+
+#include <ATen/ATen.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+
+#include "mesh/agree.h"
+#include "mesh/backends/mpi/mpi.h"
+#include "runtime/program/telemetry/error_line.h"
+#include "runtime/program/watch/flight_files.h"
+#include "runtime/program/watch/phase.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr std::chrono::milliseconds kPause{50};
+/// Looks before a rank is given up: when all ranks are ended together, none needs to report another.
+constexpr int kLooks = 3;
+/// The wait before a rank of another host is given up, whose neighbours there report its end if they are alive.
+constexpr std::chrono::milliseconds kGrace{500};
+/// Hosts that have lost rank 0 report it one after the other, as the job ends meanwhile, and only the first ones do.
+constexpr std::chrono::milliseconds kTurn{300}, kLastTurn{3000};
+constexpr int kMostReporters = 4;
+/// How long a rank waits for the end of the job after another rank of its host has reported the cause: a launcher may
+/// fail to end it when its other half is unreachable.
+constexpr std::chrono::seconds kEndOfJob{3};
+constexpr std::chrono::seconds kFarewell{1};
+/// The time that a rank that ends the job waits to say farewell.
+constexpr std::chrono::milliseconds kExcuse{50};
+constexpr std::chrono::milliseconds kJudgement{500};  // from one to the next
+constexpr std::chrono::seconds kFrozen{2};            // a process without a beat for so long does not run
+constexpr std::chrono::seconds kNoAnswer{5};          // nor does one of another host that does not answer
+constexpr std::chrono::milliseconds kFlights{500};    // for ranks to write their flights
+constexpr unsigned kAbortSeconds = 10;                // to write to a stderr that nobody reads, and to end the job
+
+std::atomic<bool> flights_asked = false;  // by a signal
+std::timed_mutex current_mutex;
+Watch* current = nullptr;
+
+/// Blocks SIGQUIT on this thread and those that it starts from now on, or unblocks it: a thread of the watch or of MPI
+/// receives it. Kernels of matrix products let the stack pointer point into their own buffers, and a signal frame would
+/// overwrite the data below it.
+void block_requests(int how) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGQUIT);
+  pthread_sigmask(how, &set, nullptr);
+}
+
+/// "rank 3", "ranks 2-4, 7".
+std::string describe_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+/// "; the last collective seen of it was all_reduce of [4] Float for vote, number 12 of group world"; empty for none.
+std::string seen_collective(const Sighting& seen) {
+  const std::string last = last_collective(seen.activity);
+  return last.empty() ? "" : "; the last collective seen of it was " + last;
+}
+
+}  // namespace
+
+Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_text()) {
+  if (world.size() == 1) return;
+  hosts_ = HostMap::of(world);
+  board_ = std::make_unique<Board>(world, hosts_);
+  at::Tensor without_board = at::full({1}, board_->is_shared() ? 0 : 1, at::kLong);
+  world.all_reduce(without_board).wait();
+  if (hosts_.num_hosts() > 1 || without_board.item<int64_t>() > 0) {
+    if (rank_ == 0) listener_.emplace();
+    const std::string invitation = broadcast_text(world, listener_ ? listener_->invitation().text() : "");
+    const bool calls = hosts_.is_first_of_host(rank_) || !board_->is_shared();
+    if (rank_ != 0 && calls) caller_.emplace(Invitation::parse(invitation), rank_);
+  }
+  if (board_->is_shared()) {
+    board_->own().last.write(sight_self(name_));
+    board_->own().process = getpid();
+  }
+  Phase::when_changed([this] { show(); });
+  FlightRecorder::own().show(board_->is_shared() ? &board_->own().newest : nullptr, [this] { show(); });
+  std::signal(SIGQUIT, [](int) { flights_asked = true; });
+  wake_ = Descriptor(eventfd(0, EFD_CLOEXEC));
+  thread_ = std::thread([this] { look(); });
+  block_requests(SIG_BLOCK);
+  const std::lock_guard lock(current_mutex);
+  current = this;
+}
+
+Watch::~Watch() {
+  if (!thread_.joinable()) return;
+  std::signal(SIGQUIT, SIG_DFL);
+  block_requests(SIG_UNBLOCK);
+  Phase::when_changed(nullptr);
+  FlightRecorder::own().show(nullptr, nullptr);
+  {
+    const std::lock_guard lock(current_mutex);
+    current = nullptr;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  eventfd_write(wake_.number(), 1);
+  thread_.join();
+  leave();
+  // Closing a connection with unread data in it would discard the farewell.
+  const auto is_left = [&] { return (!listener_ || listener_->is_left()) && (!caller_ || caller_->is_left()); };
+  for (const Clock::time_point start = Clock::now(); !is_left() && Clock::now() - start < kFarewell;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (listener_) listener_->work(sight_self(name_));
+    if (caller_) caller_->work(sight_self(name_));
+  }
+}
+
+void Watch::excuse() {
+  const std::unique_lock lock(current_mutex, kExcuse);
+  if (!lock.owns_lock() || current == nullptr) return;  // the watch is being made or ends
+  current->ends_ = true;                                // this rank does not report the others, which end because of it
+  current->board_->may_report();
+  if (current->board_->is_shared()) current->board_->own().process = 0;
+  const std::unique_lock of_watch(current->mutex_, kExcuse);
+  if (!of_watch.owns_lock()) return;  // the watch's thread is blocked by a stderr that nobody reads
+  current->send_end();
+  current->leave();
+}
+
+void Watch::keep_last_flights() {
+  const std::unique_lock lock(current_mutex, kExcuse);
+  if (!lock.owns_lock() || current == nullptr) return;
+  if (!write_flights(sight_self(current->name_))) return;
+  if (current->is_end_reported()) current->await_flights();
+}
+
+void Watch::leave() {
+  if (board_->is_shared()) board_->own().process = 0;
+  if (listener_) listener_->leave();
+  if (caller_) caller_->leave();
+}
+
+void Watch::look() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    const Clock::time_point now = Clock::now();
+    const Sighting self = sight();
+    if (board_->is_shared()) {
+      board_->own().last.write(self);
+      ++board_->own().beat;
+    }
+    note_progress(self);
+    if (listener_) listener_->work(self);
+    if (caller_ && now - others_seen_ >= kJudgement) {
+      others_ = others_here();
+      others_seen_ = now;
+    }
+    if (caller_) caller_->work(self, others_);
+    spread_end();
+    keep_flights();
+    look_at_next();
+    look_at_hosts();
+    look_for_stall();
+    wait(lock);
+  }
+}
+
+void Watch::note_progress(const Sighting& self) {
+  if (phase_ == self.phase.data()) return;
+  const Clock::time_point now = Clock::now();
+  if (!phase_.empty()) longest_phase_ = std::max(longest_phase_, now - moved_);
+  phase_ = self.phase.data();
+  moved_ = now;
+}
+
+void Watch::show() {
+  const std::lock_guard lock(mutex_);
+  if (board_->is_shared()) board_->own().last.write(sight());
+}
+
+Sighting Watch::sight() {
+  const Clock::time_point now = Clock::now();
+  if (now - looked_ > kFrozen) {  // it was stopped, and has seen nothing of the others
+    stillness_.note_halt(now - looked_);
+    judged_ = now + kFrozen;
+  }
+  looked_ = now;
+  Sighting self = sight_self(name_);
+  const std::optional<StallLimits> limits = StallGuard::current();
+  stillness_.note(FlightRecorder::own().num_records(), self.phase.data(), limits.has_value(), self.activity);
+  self.activity.is_stop_asked = limits && limits->is_stop_asked;
+  return self;
+}
+
+std::vector<std::pair<int, Sighting>> Watch::others_here() const {
+  std::vector<std::pair<int, Sighting>> others;
+  if (!hosts_.is_first_of_host(rank_)) return others;
+  const std::vector<int>& ranks = hosts_.ranks_of(hosts_.host_of(rank_));
+  const std::vector<Board::Slot*> slots = board_->slots();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const int64_t process = slots[i]->process;
+    if (static_cast<int>(i) == board_->index() || process == 0) continue;
+    others.emplace_back(ranks[i], slots[i]->sight());
+    others.back().second.activity.is_stopped = is_stopped(process);
+  }
+  return others;
+}
+
+void Watch::look_for_stall() {
+  const Clock::time_point now = Clock::now();
+  const std::optional<StallLimits> limits = StallGuard::current();
+  if (now - judged_ < kJudgement || !limits || is_end_reported()) return;
+  if (!lost_.empty()) return;  // a host that does not answer explains every wait, and look_at() reports it
+  judged_ = now;
+  if (!judges() && !stalls_.is_told()) return;
+  const std::vector<RankSight> ranks = sights();
+  const StallWatch::Decision decision = stalls_.look(ranks, *limits);
+  for (const std::string& line : decision.lines) print_warning_line(line);
+  if (decision.ended_after) append_stall_ended(static_cast<double>(*decision.ended_after) / 1e3);
+  if (!decision.end.empty()) report_and_abort(meshtrain::failure_of(*decision.told, ranks, decision.end));
+  if (decision.told) append_stalled(meshtrain::failure_of(*decision.told, ranks, decision.lines.back()));
+}
+
+bool Watch::runs(int index, const Board::Slot& slot) {
+  const Clock::time_point now = Clock::now();
+  beats_.resize(std::max(beats_.size(), static_cast<size_t>(index) + 1), {-1, now});
+  Beat& beat = beats_[static_cast<size_t>(index)];
+  if (const int64_t count = slot.beat; count != beat.count) beat = {count, now};
+  return now - beat.since < kFrozen;
+}
+
+bool Watch::judges() {
+  const std::vector<Board::Slot*> slots = board_->slots();
+  bool is_first = true;
+  for (int index = 0; index < static_cast<int>(slots.size()); ++index) {
+    const Board::Slot& slot = *slots[static_cast<size_t>(index)];
+    const bool is_there = slot.process != 0 && runs(index, slot);
+    if (index < board_->index() && is_there) is_first = false;
+  }
+  if (hosts_.host_of(rank_) == hosts_.host_of(0) && board_->is_shared()) return is_first;
+  if (listener_) return true;  // without shared memory
+  if (!is_first || !caller_) return false;
+  const auto answer = caller_->last_answer();
+  return answer && Clock::now() - answer->second > kNoAnswer;
+}
+
+std::vector<RankSight> Watch::sights() {
+  std::map<int, RankSight> all;
+  const auto add = [&](int rank, const Sighting& sighting, bool runs, Clock::duration silent) {
+    all[rank] = {rank,
+                 sighting.host.data(),
+                 sighting.name.data(),
+                 {sighting.phase.data(), sighting.phase_kind, sighting.step},
+                 runs,
+                 sighting.activity,
+                 std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()};
+  };
+  const Clock::time_point now = Clock::now();
+  if (listener_) {
+    for (const auto& [rank, seen] : listener_->seen()) {
+      add(static_cast<int>(rank), seen.sighting, now - seen.when < kNoAnswer, now - seen.when);
+      if (seen.speaker != rank) all[static_cast<int>(rank)].speaker = static_cast<int>(seen.speaker);
+    }
+  }
+  if (caller_) {
+    if (const auto answer = caller_->last_answer()) {
+      add(0, answer->first.sender, now - answer->second < kNoAnswer, now - answer->second);
+    }
+  }
+  const std::vector<int>& ranks = hosts_.ranks_of(hosts_.host_of(rank_));
+  const std::vector<Board::Slot*> slots = board_->slots();
+  for (int index = 0; index < static_cast<int>(slots.size()); ++index) {
+    const Board::Slot& slot = *slots[static_cast<size_t>(index)];
+    const int64_t process = slot.process;
+    if (process == 0) continue;
+    const int rank = ranks[static_cast<size_t>(index)];
+    const bool is_running = runs(index, slot);
+    const bool is_own = index == board_->index();  // whose newest collective another thread writes
+    add(rank, is_own ? slot.last.read() : slot.sight(), is_running, now - beats_[static_cast<size_t>(index)].since);
+    all[rank].activity.is_stopped = is_stopped(process);
+  }
+  if (!board_->is_shared()) add(rank_, sight(), true, {});
+  std::vector<RankSight> sights;
+  for (auto& [rank, sight] : all) sights.push_back(std::move(sight));
+  return sights;
+}
+
+void Watch::keep_flights() {
+  const bool ends = is_end_reported();
+  if (!flights_asked.exchange(false) && (!ends || has_kept_flights_)) return;
+  has_kept_flights_ = ends;
+  write_flights(sight());
+  if (board_->is_shared()) board_->own().has_written_flights = ends;
+}
+
+// Gives the other ranks of this host a moment to write their flights, before the job ends.
+void Watch::await_flights() const {
+  const Clock::time_point start = Clock::now();
+  const auto is_missing = [this](const Board::Slot* slot) {
+    const int64_t process = slot->process;
+    return slot != &board_->own() && process != 0 && !slot->has_written_flights && !is_stopped(process);
+  };
+  while (Clock::now() - start < kFlights) {
+    const std::vector<Board::Slot*> slots = board_->slots();
+    if (std::none_of(slots.begin(), slots.end(), is_missing)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+void Watch::wait(std::unique_lock<std::timed_mutex>& lock) const {
+  std::vector<pollfd> files = {{wake_.number(), POLLIN, 0}};
+  if (listener_) listener_->wait_for(files);
+  if (caller_) caller_->wait_for(files);
+  lock.unlock();
+  poll(files.data(), files.size(), static_cast<int>(kPause.count()));
+  lock.lock();
+}
+
+// Passes the end of the job on to other hosts. Ranks that end because of another's failure end at different times, and
+// none of them is reported.
+void Watch::spread_end() {
+  if (is_spread_ || !is_end_reported()) return;
+  board_->may_report();
+  send_end();
+}
+
+void Watch::send_end() {
+  is_spread_ = true;
+  if (listener_) listener_->send_end();
+  if (caller_) caller_->send_end();
+}
+
+bool Watch::is_end_reported() const {
+  return board_->is_reported() || (listener_ && listener_->job_ends()) || (caller_ && caller_->job_ends());
+}
+
+// Looks at the next rank of this host, so that every rank is watched by one.
+void Watch::look_at_next() {
+  if (!board_->is_shared()) return;
+  const Board::Slot& next = board_->next();
+  const int64_t process = next.process;
+  const bool missing = process != 0 && is_gone(process) && next.process == process;
+  if (!missing || num_missing_ == 0) end_signal_ = 0;
+  num_missing_ = missing ? num_missing_ + 1 : 0;
+  if (missing && end_signal_ == 0) end_signal_ = signal_of_end(process);
+  if (num_missing_ < kLooks) return;
+  const std::vector<Board::Slot*> slots = board_->slots();
+  const auto index = static_cast<size_t>(std::find(slots.begin(), slots.end(), &next) - slots.begin());
+  const Sighting seen = next.sight();
+  RankFailure failure = failure_of(FailureCause::Killed, {hosts_.ranks_of(hosts_.host_of(rank_)).at(index)}, seen);
+  failure.signal = end_signal_;
+  failure.message = std::string(seen.name.data()) +
+                    " is gone without a word, killed from outside or for want of memory; it was in " +
+                    seen.phase.data() + seen_collective(seen);
+  report_and_abort(failure);
+}
+
+void Watch::look_at_hosts() {
+  const auto add = [this](const std::pair<Frame, Loss>& lost) {
+    lost_.try_emplace(lost.first.rank, Lost{lost.first, lost.second, Clock::now()});
+  };
+  if (listener_) {
+    for (const auto& lost : listener_->lost()) add(lost);
+  }
+  if (caller_) {
+    if (const auto lost = caller_->lost()) add(*lost);
+    if (caller_->is_refused()) {
+      std::string tried;
+      for (const std::string& address : caller_->invitation().addresses) tried += (tried.empty() ? "" : ", ") + address;
+      print_warning_line(
+          std::string(name_) + " on " + sight_self(name_).host.data() + " cannot reach rank 0 over TCP (" +
+          (tried.empty() ? "which has no network" : "tried " + tried) + "): the loss of its host would not be noticed");
+    }
+  }
+  for (auto& [rank, lost] : lost_) look_at(lost);
+  std::erase_if(lost_,
+                [this](const auto& each) { return listener_ ? listener_->answers(each.first) : caller_->answers(); });
+}
+
+void Watch::look_at(Lost& lost) {
+  const Clock::time_point now = Clock::now();
+  if (listener_ ? listener_->answers(lost.frame.rank) : caller_->answers()) {
+    if (!lost.is_reported) return;
+    print_error_line(std::string(lost.frame.sender.name.data()) + " answers again");
+    append_answers(static_cast<int>(lost.frame.rank));
+    return;
+  }
+  const int turn = listener_ ? 0 : hosts_.host_of(rank_) - 1;
+  if (!lost.is_reported && now - lost.since >= kGrace + std::min(kTurn * std::max(turn, 0), kLastTurn)) {
+    lost.is_reported = true;
+    std::fflush(stdout);
+    if (turn < kMostReporters && !is_end_reported()) {
+      const RankFailure failure = describe(lost);
+      print_error_line(failure.message);
+      append_failed(failure);
+    }
+  }
+  if (now - std::max(lost.since, moved_) < patience(lost.loss)) return;
+  board_->may_report();  // the ranks of this host need not report this one as gone
+  abort_mpi(1);
+}
+
+Watch::Clock::duration Watch::patience(Loss loss) const {
+  const Clock::duration limit = silence_limit();
+  return std::max(loss == Loss::Silent ? 2 * limit : limit / 3, 3 * longest_phase_);
+}
+
+RankFailure Watch::failure_of(FailureCause cause, std::vector<int> ranks, const Sighting& seen) {
+  return {.cause = cause,
+          .ranks = std::move(ranks),
+          .host = seen.host.data(),
+          .phase = meshtrain::name(seen.phase_kind),
+          .step = seen.step,
+          .during = seen.phase.data()};
+}
+
+RankFailure Watch::describe(const Lost& lost) const {
+  const Frame& frame = lost.frame;
+  std::vector<int> ranks = hosts_.ranks_of(hosts_.host_of(frame.rank));
+  const std::string name = frame.sender.name.data(), host = frame.sender.host.data();
+  const std::string seen = std::string("in ") + frame.sender.phase.data() + seen_collective(frame.sender);
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience(lost.loss)).count();
+  const std::string next = "; the job ends unless this rank makes a step within " + std::to_string(seconds) + " s";
+  if (lost.loss == Loss::Silent) {
+    RankFailure failure = failure_of(FailureCause::Network, ranks, frame.sender);
+    failure.message = "host " + host + " (" + describe_ranks(ranks) + ") has not answered for " +
+                      std::to_string(silence_limit().count()) + " s: it has no power or no network; " + name + " was " +
+                      seen + next;
+    return failure;
+  }
+  const bool has_others = hosts_.is_first_of_host(frame.rank) && ranks.size() > 1;
+  const auto rank = static_cast<int>(frame.rank);
+  std::erase(ranks, rank);
+  RankFailure failure = failure_of(FailureCause::Killed, {rank}, frame.sender);
+  if (has_others) failure.ranks.insert(failure.ranks.end(), ranks.begin(), ranks.end());
+  failure.message = name + " on host " + host + (has_others ? ", and " + describe_ranks(ranks) + " there," : "") +
+                    " is gone without a word, killed from outside or for want of memory; it was " + seen + next;
+  return failure;
+}
+
+void Watch::report_and_abort(const RankFailure& failure) {
+  alarm(kAbortSeconds);
+  if (board_->may_report()) {
+    send_end();
+    std::fflush(stdout);
+    print_error_line(failure.message);
+    append_failed(failure);
+    if (write_flights(sight())) await_flights();
+  } else {
+    std::this_thread::sleep_for(kEndOfJob);
+  }
+  abort_mpi(1);
+}
+
+}  // namespace meshtrain

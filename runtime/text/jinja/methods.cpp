@@ -1,0 +1,310 @@
+#include "runtime/text/jinja/methods.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "mesh/base/unicode/unicode.h"
+#include "mesh/base/unicode/utf8.h"
+#include "runtime/text/jinja/failure.h"
+#include "runtime/text/jinja/printing.h"
+#include "runtime/text/jinja/texts.h"
+
+namespace meshtrain::jinja {
+namespace {
+
+using Method = Value (*)(const Value& self, const Arguments& arguments, Budget& budget);
+
+/// Returns a text argument, null when it is left out or none.
+const std::string* text_or_null(const Arguments& arguments, size_t index, std::string_view name) {
+  const Value* const found = arguments.find(index, name);
+  return found == nullptr || found->is_none() ? nullptr : &found->text();
+}
+
+int64_t whole_or(const Arguments& arguments, size_t index, std::string_view name, int64_t absent) {
+  const Value* const found = arguments.find(index, name);
+  return found == nullptr ? absent : found->whole();
+}
+
+Value list_of(const std::vector<std::string_view>& parts, Budget& budget) {
+  std::vector<Value> values;
+  for (const std::string_view part : parts) values.push_back(make_text(std::string(part), budget));
+  return make_list(std::move(values), budget);
+}
+
+Value stripped(const Value& self, const Arguments& arguments, Budget& budget,
+               std::string_view (*how)(std::string_view, const std::string*)) {
+  arguments.check(1);
+  return make_text(std::string(how(self.text(), text_or_null(arguments, 0, ""))), budget);
+}
+
+Value split_by(const Value& self, const Arguments& arguments, Budget& budget,
+               std::vector<std::string_view> (*how)(std::string_view, const std::string*, int64_t)) {
+  arguments.check(2, {"sep", "maxsplit"});
+  return list_of(how(self.text(), text_or_null(arguments, 0, "sep"), whole_or(arguments, 1, "maxsplit", -1)), budget);
+}
+
+/// Returns whether `test` accepts the text, or one of a tuple of texts.
+template <class Test>
+Value any_of(const Arguments& arguments, const Test& test) {
+  arguments.check(1);
+  const Value& wanted = arguments.needed(0, "prefix");
+  if (!wanted.is_list() || !wanted.list().is_tuple) return bool(test(wanted.text()));
+  return std::ranges::any_of(wanted.list().values, [&](const Value& value) { return test(value.text()); });
+}
+
+/// Returns whether the text is not empty and `test` accepts each character.
+template <class Test>
+Value every_character(const Value& self, const Test& test) {
+  const std::string& text = self.text();
+  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
+    if (!test(next_code_point(at))) return false;
+  }
+  return !text.empty();
+}
+
+bool is_in(uint32_t point, std::initializer_list<std::string_view> categories) {
+  CategoryMask mask = 0;
+  for (const std::string_view category : categories) mask |= categories_named(category);
+  return (mask >> category_of(point) & 1) != 0;
+}
+
+Value found_at(const Value& self, const Arguments& arguments, bool last, bool must_exist) {
+  arguments.check(1);
+  const std::string &text = self.text(), &part = arguments.needed(0, "sub").text();
+  const size_t byte = last ? text.rfind(part) : find_text(text, part);
+  if (byte == std::string::npos) {
+    if (must_exist) throw Failure("the text does not have what is looked for");
+    return int64_t{-1};
+  }
+  return static_cast<int64_t>(position_of(text, byte));
+}
+
+Value partition(const Value& self, const Arguments& arguments, Budget& budget, bool from_right) {
+  arguments.check(1);
+  const std::string &text = self.text(), &separator = arguments.needed(0, "sep").text();
+  if (separator.empty()) throw Failure("a separator is empty");
+  const size_t found = from_right ? text.rfind(separator) : find_text(text, separator);
+  std::vector<Value> parts;
+  if (found == std::string::npos) {
+    const Value whole = make_text(text, budget), none = make_text("", budget);
+    parts = from_right ? std::vector<Value>{none, none, whole} : std::vector<Value>{whole, none, none};
+  } else {
+    parts = {make_text(text.substr(0, found), budget), make_text(separator, budget),
+             make_text(text.substr(found + separator.size()), budget)};
+  }
+  return make_list(std::move(parts), budget, /*is_tuple=*/true);
+}
+
+/// Returns text.format(arguments), for fields without a format: {}, {0}, {name}.
+Value formatted(const Value& self, const Arguments& arguments, Budget& budget) {
+  const std::string& text = self.text();
+  std::string result;
+  size_t next = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if ((c == '{' || c == '}') && at + 1 < text.size() && text[at + 1] == c) {
+      result += text[at++];
+      continue;
+    }
+    if (c != '{') {
+      if (c == '}') throw Failure("a single } stands in a format");
+      result += c;
+      continue;
+    }
+    const size_t end = text.find('}', at);
+    if (end == std::string::npos) throw Failure("a { of a format has no end");
+    const std::string field = text.substr(at + 1, end - at - 1);
+    at = end;
+    const bool is_index = field.find_first_not_of("0123456789") == std::string::npos && field.size() < 6;
+    const Value* const found = field.empty() ? arguments.find(next++, "")
+                               : is_index    ? arguments.find(static_cast<size_t>(std::stoi(field)), "")
+                                             : arguments.find(arguments.positional.size(), field);
+    if (found == nullptr) throw Failure("the field {" + field + "} of a format has no value, or is not supported");
+    const std::string shown = to_text(*found, budget);
+    budget.make(static_cast<int64_t>(shown.size()));
+    result += shown;
+  }
+  return make_text(std::move(result), budget);
+}
+
+Value joined(const Value& self, const Arguments& arguments, Budget& budget) {
+  arguments.check(1);
+  std::string text;
+  bool first = true;
+  for (const Value& value : elements(arguments.needed(0, "iterable"), budget)) {
+    budget.make(static_cast<int64_t>(self.text().size() + value.text().size()));
+    if (!std::exchange(first, false)) text += self.text();
+    text += value.text();
+  }
+  return make_text(std::move(text), budget);
+}
+
+int64_t occurrences(const std::string& text, const std::string& part) {
+  if (part.empty()) return static_cast<int64_t>(length_of(text)) + 1;
+  int64_t count = 0;
+  for (size_t at = find_text(text, part); at != std::string::npos; at = find_text(text, part, at + part.size()))
+    ++count;
+  return count;
+}
+
+const std::map<std::string, Method>& text_methods() {
+  using V = const Value&;
+  using A = const Arguments&;
+  using B = Budget&;
+  static const std::map<std::string, Method> methods = {
+      {"strip", [](V self, A a, B b) { return stripped(self, a, b, strip); }},
+      {"lstrip", [](V self, A a, B b) { return stripped(self, a, b, strip_left); }},
+      {"rstrip", [](V self, A a, B b) { return stripped(self, a, b, strip_right); }},
+      {"split", [](V self, A a, B b) { return split_by(self, a, b, split); }},
+      {"rsplit", [](V self, A a, B b) { return split_by(self, a, b, split_from_right); }},
+      {"splitlines",
+       [](V self, A a, B b) {
+         a.check(1, {"keepends"});
+         const Value* const keep = a.find(0, "keepends");
+         return list_of(split_lines(self.text(), keep != nullptr && keep->is_true()), b);
+       }},
+      {"startswith",
+       [](V self, A a, B) { return any_of(a, [&](const std::string& x) { return self.text().starts_with(x); }); }},
+      {"endswith",
+       [](V self, A a, B) { return any_of(a, [&](const std::string& x) { return self.text().ends_with(x); }); }},
+      {"removeprefix",
+       [](V self, A a, B b) {
+         const std::string &text = self.text(), &part = a.needed(0, "prefix").text();
+         return make_text(text.starts_with(part) ? text.substr(part.size()) : text, b);
+       }},
+      {"removesuffix",
+       [](V self, A a, B b) {
+         const std::string &text = self.text(), &part = a.needed(0, "suffix").text();
+         return make_text(text.ends_with(part) ? text.substr(0, text.size() - part.size()) : text, b);
+       }},
+      {"upper", [](V self, A a, B b) { return a.check(0), make_text(upper(self.text()), b); }},
+      {"lower", [](V self, A a, B b) { return a.check(0), make_text(lower(self.text()), b); }},
+      {"title", [](V self, A a, B b) { return a.check(0), make_text(title(self.text()), b); }},
+      {"capitalize", [](V self, A a, B b) { return a.check(0), make_text(capitalize(self.text()), b); }},
+      {"replace",
+       [](V self, A a, B b) {
+         a.check(3, {"count"});
+         const std::string &old = a.needed(0, "old").text(), &by = a.needed(1, "new").text();
+         const int64_t most = whole_or(a, 2, "count", -1);
+         b.make(replaced_size(self.text(), old, by, most));
+         return make_text(replace(self.text(), old, by, most), b);
+       }},
+      {"find", [](V self, A a, B) { return found_at(self, a, false, false); }},
+      {"rfind", [](V self, A a, B) { return found_at(self, a, true, false); }},
+      {"index", [](V self, A a, B) { return found_at(self, a, false, true); }},
+      {"rindex", [](V self, A a, B) { return found_at(self, a, true, true); }},
+      {"count", [](V self, A a, B) { return a.check(1), Value(occurrences(self.text(), a.needed(0, "sub").text())); }},
+      {"partition", [](V self, A a, B b) { return partition(self, a, b, false); }},
+      {"rpartition", [](V self, A a, B b) { return partition(self, a, b, true); }},
+      {"join", joined},
+      {"format", formatted},
+      {"isspace", [](V self, A, B) { return every_character(self, is_python_space); }},
+      {"isdigit",
+       [](V self, A, B) { return every_character(self, [](uint32_t point) { return is_in(point, {"Nd"}); }); }},
+      {"isdecimal",
+       [](V self, A, B) { return every_character(self, [](uint32_t point) { return is_in(point, {"Nd"}); }); }},
+      {"isalpha",
+       [](V self, A, B) { return every_character(self, [](uint32_t point) { return is_in(point, {"L"}); }); }},
+      {"isalnum",
+       [](V self, A, B) { return every_character(self, [](uint32_t point) {
+                            return is_in(point, {"L", "N"});
+                          }); }},
+  };
+  return methods;
+}
+
+Value pair_of(const std::pair<std::string, Value>& entry, Budget& budget) {
+  return make_list({make_text(entry.first, budget), entry.second}, budget, /*is_tuple=*/true);
+}
+
+const std::map<std::string, Method>& dict_methods() {
+  static const std::map<std::string, Method> methods = {
+      {"get",
+       [](const Value& self, const Arguments& a, Budget&) -> Value {
+         a.check(2);
+         const Value &key = a.needed(0, "key"), *absent = a.find(1, "default");
+         const Value* const found = key.is_text() ? self.dict().find(key.text()) : nullptr;
+         return found != nullptr ? *found : absent != nullptr ? *absent : Value(None{});
+       }},
+      {"keys",
+       [](const Value& self, const Arguments& a, Budget& b) { return a.check(0), make_list(elements(self, b), b); }},
+      {"values",
+       [](const Value& self, const Arguments& a, Budget& b) {
+         a.check(0);
+         std::vector<Value> values;
+         for (const auto& [key, value] : self.dict().entries()) values.push_back(value);
+         return make_list(std::move(values), b);
+       }},
+      {"items",
+       [](const Value& self, const Arguments& a, Budget& b) {
+         a.check(0);
+         std::vector<Value> pairs;
+         for (const auto& entry : self.dict().entries()) pairs.push_back(pair_of(entry, b));
+         return make_list(std::move(pairs), b);
+       }},
+      {"copy", [](const Value& self, const Arguments& a, Budget&) { return a.check(0), self; }},
+  };
+  return methods;
+}
+
+const std::map<std::string, Method>& list_methods() {
+  static const std::map<std::string, Method> methods = {
+      {"index",
+       [](const Value& self, const Arguments& a, Budget& b) -> Value {
+         a.check(1);
+         const auto& values = self.list().values;
+         for (size_t i = 0; i < values.size(); ++i) {
+           if (equal(values[i], a.needed(0, "value"), b)) return static_cast<int64_t>(i);
+         }
+         throw Failure("the list does not have what is looked for");
+       }},
+      {"count",
+       [](const Value& self, const Arguments& a, Budget& b) -> Value {
+         a.check(1);
+         const auto& values = self.list().values;
+         return static_cast<int64_t>(
+             std::ranges::count_if(values, [&](const Value& value) { return equal(value, a.needed(0, "value"), b); }));
+       }},
+      {"copy", [](const Value& self, const Arguments& a, Budget&) { return a.check(0), self; }},
+  };
+  return methods;
+}
+
+const std::map<std::string, Method>* methods_of(const Value& value) {
+  if (value.is_text()) return &text_methods();
+  if (value.is_dict()) return &dict_methods();
+  return value.is_list() ? &list_methods() : nullptr;
+}
+
+/// Returns true for methods of lists and dictionaries that change them.
+bool changes(const Value& value, const std::string& name) {
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (value.is_dict()) return is_one_of({"clear", "pop", "popitem", "setdefault", "update"});
+  return value.is_list() && !value.list().is_tuple &&
+         is_one_of({"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"});
+}
+
+}  // namespace
+
+bool has_method(const Value& value, const std::string& name) {
+  const auto* const methods = methods_of(value);
+  return methods != nullptr && (methods->contains(name) || changes(value, name));
+}
+
+Value call_method(const Value& value, const std::string& name, const Arguments& arguments, Budget& budget) {
+  if (changes(value, name)) throw Failure(name + "() changes " + value.kind() + ", which a template may not do");
+  const auto* const methods = methods_of(value);
+  if (value.is_text()) {
+    const bool linear =
+        name[0] != 'r' && name.find("strip") == std::string::npos;  // others look at each argument's byte
+    const Value* const first = arguments.find(0, "");
+    const size_t factor = linear || first == nullptr || !first->is_text() ? 1 : first->text().size() + 1;
+    budget.work(static_cast<int64_t>((value.text().size() + 1) * factor));
+  }
+  return methods->at(name)(value, arguments, budget);
+}
+
+}  // namespace meshtrain::jinja

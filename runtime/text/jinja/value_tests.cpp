@@ -1,0 +1,116 @@
+#include "runtime/text/jinja/value_tests.h"
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/text/jinja/access.h"
+#include "runtime/text/jinja/arithmetic.h"
+#include "runtime/text/jinja/failure.h"
+#include "runtime/text/jinja/filters.h"
+#include "runtime/text/jinja/printing.h"
+#include "runtime/text/jinja/texts.h"
+
+namespace meshtrain::jinja {
+namespace {
+
+using Test = bool (*)(const Value& value, const Arguments& arguments, Budget& budget);
+
+bool is_cased(const Value& value, std::string (*change)(std::string_view), Budget& budget) {
+  const std::string text = to_text(value, budget);
+  return change(text) == text &&
+         std::ranges::any_of(text, [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
+}
+
+template <class Accepts>
+bool ordered(const Value& value, const Arguments& arguments, Budget& budget, const Accepts& accepts) {
+  arguments.check(1);
+  return accepts(compare(value, arguments.needed(0, "other"), budget));
+}
+
+bool is_equal(const Value& value, const Arguments& arguments, Budget& budget) {
+  arguments.check(1);
+  return equal(value, arguments.needed(0, "other"), budget);
+}
+bool is_unequal(const Value& value, const Arguments& arguments, Budget& budget) {
+  return !is_equal(value, arguments, budget);
+}
+bool is_less(const Value& v, const Arguments& a, Budget& b) {
+  return ordered(v, a, b, [](int order) { return order < 0; });
+}
+bool is_at_most(const Value& v, const Arguments& a, Budget& b) {
+  return ordered(v, a, b, [](int order) { return order <= 0; });
+}
+bool is_greater(const Value& v, const Arguments& a, Budget& b) {
+  return ordered(v, a, b, [](int order) { return order > 0; });
+}
+bool is_at_least(const Value& v, const Arguments& a, Budget& b) {
+  return ordered(v, a, b, [](int order) { return order >= 0; });
+}
+
+bool is_same(const Value& value, const Arguments& arguments, Budget& budget) {
+  arguments.check(1);
+  const Value& other = arguments.needed(0, "other");
+  if (value.kind() != other.kind()) return false;
+  if (value.is_list()) return value.list_ptr() == other.list_ptr();
+  if (value.is_dict()) return value.dict_ptr() == other.dict_ptr();
+  return equal(value, other, budget);
+}
+
+const std::map<std::string, Test>& tests() {
+  using V = const Value&;
+  using A = const Arguments&;
+  using B = Budget&;
+  static const std::map<std::string, Test> all = {
+      {"defined", [](V v, A, B) { return !v.is_undefined(); }},
+      {"undefined", [](V v, A, B) { return v.is_undefined(); }},
+      {"none", [](V v, A, B) { return v.is_none(); }},
+      {"boolean", [](V v, A, B) { return v.is_bool(); }},
+      {"true", [](V v, A, B) { return v.is_bool() && v.is_true(); }},
+      {"false", [](V v, A, B) { return v.is_bool() && !v.is_true(); }},
+      {"integer", [](V v, A, B) { return v.is_int(); }},
+      {"float", [](V v, A, B) { return v.is_float(); }},
+      {"number", [](V v, A, B) { return v.is_number(); }},
+      {"string", [](V v, A, B) { return v.is_text(); }},
+      {"mapping", [](V v, A, B) { return v.is_dict(); }},
+      {"sequence", [](V v, A, B) { return v.is_text() || v.is_list() || v.is_dict() || v.is_undefined(); }},
+      {"iterable", [](V v, A, B) { return v.is_text() || v.is_list() || v.is_dict() || v.is_undefined(); }},
+      {"callable", [](V v, A, B) { return v.is_object() && v.object()->is_callable(); }},
+      {"even", [](V v, A, B) { return remainder(v.whole(), 2) == 0; }},
+      {"odd", [](V v, A, B) { return remainder(v.whole(), 2) == 1; }},
+      {"divisibleby", [](V v, A a, B) { return remainder(v.whole(), a.needed(0, "num").whole()) == 0; }},
+      {"in", [](V v, A a, B b) { return contains(a.needed(0, "seq"), v, b); }},
+      {"lower", [](V v, A, B b) { return is_cased(v, lower, b); }},
+      {"upper", [](V v, A, B b) { return is_cased(v, upper, b); }},
+      {"sameas", is_same},
+      {"escaped", [](V, A, B) { return false; }},
+      {"filter", [](V v, A, B) { return v.is_text() && is_filter(v.text()); }},
+      {"test", [](V v, A, B) { return v.is_text() && tests().contains(v.text()); }},
+      {"eq", is_equal},
+      {"equalto", is_equal},
+      {"==", is_equal},
+      {"ne", is_unequal},
+      {"!=", is_unequal},
+      {"lt", is_less},
+      {"lessthan", is_less},
+      {"<", is_less},
+      {"le", is_at_most},
+      {"<=", is_at_most},
+      {"gt", is_greater},
+      {"greaterthan", is_greater},
+      {">", is_greater},
+      {"ge", is_at_least},
+      {">=", is_at_least},
+  };
+  return all;
+}
+
+}  // namespace
+
+bool apply_test(const std::string& name, const Value& value, const Arguments& arguments, Budget& budget) {
+  const auto found = tests().find(name);
+  if (found == tests().end()) throw Failure("there is no test \"" + name + "\"");
+  budget.work(kNodeWork);
+  return found->second(value, arguments, budget);
+}
+
+}  // namespace meshtrain::jinja

@@ -1,0 +1,28 @@
+#include "runtime/training/model/feed_forward.h"
+
+#include "runtime/training/model/families.h"
+#include "runtime/training/model/operators/glu.h"
+
+namespace meshtrain {
+
+FeedForward::FeedForward(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+                         const at::TensorOptions& options)
+    : gate_up_(parallelism.tensor, shape.hidden_size,
+               {{name + ".gate_proj", shape.intermediate_size}, {name + ".up_proj", shape.intermediate_size}},
+               shape.mlp_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
+      down_(parallelism.tensor, name + ".down_proj", shape.intermediate_size, shape.hidden_size, shape.mlp_bias,
+            {Initializer::Kind::Normal, shape.initializer_range}, options),
+      activation_(family_of(shape).activation) {}
+
+at::Tensor FeedForward::forward(const LayerInput& x, bool recompute) const {
+  const at::Tensor gate_up = gate_up_.forward(x);
+  return down_.forward(recompute ? recomputed_glu(gate_up, activation_) : LayerInput(glu(gate_up, activation_)));
+}
+
+std::vector<Parameter*> FeedForward::parameters() {
+  std::vector<Parameter*> all = gate_up_.parameters();
+  for (Parameter* parameter : down_.parameters()) all.push_back(parameter);
+  return all;
+}
+
+}  // namespace meshtrain

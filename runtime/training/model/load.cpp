@@ -1,0 +1,22 @@
+#include "runtime/training/model/load.h"
+
+#include <ATen/ATen.h>
+
+#include "runtime/training/model/folder_tensors.h"
+#include "runtime/training/model/unused_weights.h"
+
+namespace meshtrain {
+
+PretrainedWeights::PretrainedWeights(const std::filesystem::path& folder, const ModelShape& shape)
+    : shape_(shape), source_(open_weights(folder, shape)) {
+  check_weights(source_, shape);
+}
+
+void PretrainedWeights::read(const Parameter& parameter) const {
+  at::NoGradGuard no_grad;
+  const FolderTensor stored = folder_tensor(shape_, parameter.name, parameter.global_shape);
+  parameter.valid().detach().copy_(source_.read(stored.name, stored.within(parameter.box)));
+  if (parameter.name == kEmbedding) check_tied_head(source_, shape_, parameter.box);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,125 @@
+#include "runtime/training/model/operators/glu.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "mesh/device/host_rows.h"
+#include "mesh/device/operator.h"
+#include "runtime/training/model/operators/glu_host.h"
+
+namespace meshtrain {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool is_gelu(int64_t activation) {
+  return activation == static_cast<int64_t>(Activation::GeluTanh);
+}
+
+at::Tensor activated(const at::Tensor& gate, int64_t activation) {
+  return is_gelu(activation) ? at::gelu(gate, "tanh") : at::silu(gate);
+}
+
+/// Returns true when the loops of glu_host.h take the tensor.
+bool has_glu_loops(const at::Tensor& gate_up) {
+  return has_lanes(gate_up.scalar_type()) && gate_up.size(1) % (2 * kLanes) == 0;
+}
+
+/// Calls `loop` with the set of instructions, the type of float or bf16 elements, and the first and the number of some
+/// rows, in parallel; of the Meta device there is nothing to compute.
+template <class Loop>
+void for_glu_rows(const at::Tensor& gate_up, const Loop& loop) {
+  if (gate_up.is_meta()) return;
+  with_lanes(gate_up.scalar_type(), [&](auto set) {
+    for_row_ranges(gate_up.size(0), gate_up.size(1), [&](int64_t row, int64_t rows) {
+      gate_up.scalar_type() == at::kFloat ? loop(set, float(), row, rows) : loop(set, c10::BFloat16(), row, rows);
+    });
+  });
+}
+
+at::Tensor glu_forward(const at::Tensor& gate_up, int64_t activation) {
+  const int64_t features = gate_up.size(1) / 2;
+  if (has_glu_loops(gate_up)) {
+    const at::Tensor from = gate_up.contiguous(), out = at::empty({gate_up.size(0), features}, gate_up.options());
+    for_glu_rows(from, [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
+      glu_host::forward<Set>(from.const_data_ptr<T>() + row * 2 * features, rows, features, is_gelu(activation),
+                             out.data_ptr<T>() + row * features);
+    });
+    return out;
+  }
+  return activated(gate_up.narrow(1, 0, features), activation).mul_(gate_up.narrow(1, features, features));
+}
+
+at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, int64_t activation) {
+  const int64_t features = gate_up.size(1) / 2;
+  if (has_glu_loops(gate_up)) {
+    const at::Tensor grads = grad.contiguous(), from = gate_up.contiguous(), out = at::empty_like(from);
+    for_glu_rows(from, [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
+      glu_host::backward<Set>(grads.const_data_ptr<T>() + row * features, from.const_data_ptr<T>() + row * 2 * features,
+                              rows, features, is_gelu(activation), out.data_ptr<T>() + row * 2 * features);
+    });
+    return out;
+  }
+  const at::Tensor gate = gate_up.narrow(1, 0, features), up = gate_up.narrow(1, features, features);
+  at::Tensor grad_gate_up = at::empty_like(gate_up);
+  at::Tensor grad_gate = grad_gate_up.narrow(1, 0, features), grad_up = grad_gate_up.narrow(1, features, features);
+  at::mul_out(grad_up, grad, activated(gate, activation));
+  if (is_gelu(activation)) {
+    grad_gate.copy_(at::gelu_backward(grad * up, gate, "tanh"));
+  } else {
+    at::silu_backward_out(grad_gate, grad * up, gate);
+  }
+  return grad_gate_up;
+}
+
+// What the kernels for CUDA make.
+
+at::Tensor glu_on_gpu(const at::Tensor& gate_up, int64_t) {
+  const at::Tensor from = gate_up.contiguous();
+  return at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+}
+
+at::Tensor glu_backward_on_gpu(const at::Tensor& grad, const at::Tensor& gate_up, int64_t) {
+  const at::Tensor grads = grad.contiguous(), from = gate_up.contiguous();
+  return at::empty(gate_up.sizes(), gate_up.options());
+}
+
+at::Tensor product_of(const at::Tensor& gate_up, int64_t activation) {
+  static const Operator<decltype(glu_forward)> forward("meshtrain::glu");
+  return forward(gate_up, activation);
+}
+
+struct GluFunction : torch::autograd::Function<GluFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up, int64_t activation) {
+    ctx->save_for_backward({gate_up});
+    ctx->saved_data["activation"] = activation;
+    return product_of(gate_up, activation);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    static const Operator<decltype(glu_backward)> backward("meshtrain::glu_backward");
+    return {backward(grads[0], ctx->get_saved_variables()[0], ctx->saved_data["activation"].toInt()), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor glu(const at::Tensor& gate_up, Activation activation) {
+  return GluFunction::apply(gate_up, static_cast<int64_t>(activation));
+}
+
+LayerInput recomputed_glu(const at::Tensor& gate_up, Activation activation) {
+  return {glu(gate_up, activation), {gate_up}, [activation](const std::vector<at::Tensor>& kept) {
+            const at::NoGradGuard no_grad;
+            return product_of(kept[0], static_cast<int64_t>(activation));
+          }};
+}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  define<&glu_forward, &glu_on_gpu>(library, "glu(Tensor gate_up, int activation) -> Tensor");
+  define<&glu_backward, &glu_backward_on_gpu>(library,
+                                              "glu_backward(Tensor grad, Tensor gate_up, int activation) -> Tensor");
+}
+
+}  // namespace meshtrain

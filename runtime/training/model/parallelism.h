@@ -1,0 +1,28 @@
+#pragma once
+
+#include "context_parallel/attention.h"
+#include "context_parallel/sequence_layout.h"
+#include "runtime/training/model/key_value_cache.h"
+#include "runtime/training/model/operators/rope.h"
+#include "tensor_parallel/tensor_parallel.h"
+
+namespace meshtrain {
+
+/// The parallelism that a model's layers are built with.
+struct Parallelism {
+  TensorParallel tensor;
+  Group context;
+  ContextAlgorithm context_algorithm = ContextAlgorithm::Ring;
+};
+
+/// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each. With a
+/// cache they continue behind the positions in it: B = 1, and this rank holds all s tokens.
+struct Sequence {
+  SequenceLayout layout;
+  Rotary rotary;  ///< of layout.positions(), or of positions that begin at 0 in each of layout.documents(), or at the
+                  ///< cache's length
+  Rotary local_rotary = {};        ///< of sliding layers with a theta of their own; without tensors where none has
+  KeyValueCache* cache = nullptr;  ///< holds earlier positions, and these after the forward; null: no cache
+};
+
+}  // namespace meshtrain

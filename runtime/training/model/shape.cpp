@@ -1,0 +1,37 @@
+#include "runtime/training/model/shape.h"
+
+#include <cmath>
+
+namespace meshtrain {
+namespace {
+
+bool slides(const ModelShape& shape, int64_t layer) {
+  if (shape.layer_types.empty()) return shape.sliding_window > 0;
+  return shape.layer_types.at(static_cast<size_t>(layer)) == "sliding_attention";
+}
+
+}  // namespace
+
+int64_t window_of(const ModelShape& shape, int64_t layer) {
+  return slides(shape, layer) ? shape.sliding_window : 0;
+}
+
+bool is_rotary(const ModelShape& shape, int64_t layer) {
+  return shape.no_rope_layers.empty() || shape.no_rope_layers.at(static_cast<size_t>(layer)) != 0;
+}
+
+bool is_locally_rotary(const ModelShape& shape, int64_t layer) {
+  return shape.rope_local_base_freq > 0 && slides(shape, layer);
+}
+
+double attention_scale(const ModelShape& shape) {
+  if (shape.attention_multiplier > 0) return shape.attention_multiplier;
+  const int64_t scalar = shape.query_pre_attn_scalar > 0 ? shape.query_pre_attn_scalar : shape.head_dim;
+  return 1 / std::sqrt(static_cast<double>(scalar));
+}
+
+int64_t rotary_features(const ModelShape& shape) {
+  return static_cast<int64_t>(static_cast<double>(shape.head_dim) * shape.partial_rotary_factor);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,108 @@
+#include "runtime/training/model/transformer.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "runtime/training/model/families.h"
+#include "runtime/training/model/ignored_label.h"
+#include "tensor_parallel/linear_cross_entropy.h"
+
+namespace meshtrain {
+
+namespace {
+
+/// Returns the number that multiplies embeddings.
+double embedding_scale(const ModelShape& shape, at::ScalarType dtype) {
+  if (!family_of(shape).scales_embedding) return shape.embedding_multiplier;
+  const double root = std::sqrt(static_cast<double>(shape.hidden_size));
+  return at::scalar_tensor(root, at::kDouble).to(dtype).to(at::kDouble).item<double>();
+}
+
+}  // namespace
+
+Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
+                         const Recomputation& recomputation, std::optional<at::ScalarType> residual_dtype)
+    : residual_dtype_(residual_dtype.value_or(options.dtype().toScalarType())),
+      tensor_parallel_(parallelism.tensor),
+      embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
+                 {Initializer::Kind::Normal, shape.initializer_range}, options),
+      norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, family_of(shape).norm_weight,
+            parallelism.tensor.stream_partial_over(), options),
+      embedding_scale_(embedding_scale(shape, residual_dtype_)),
+      logits_scaling_(shape.logits_scaling),
+      softcap_(shape.final_logit_softcapping) {
+  for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
+    blocks_.push_back(std::make_unique<Block>(layer, "model.layers." + std::to_string(layer), shape, parallelism,
+                                              options, recomputation.of(layer)));
+  }
+  if (!shape.tie_word_embeddings) {
+    head_ = sharded_parameter("lm_head.weight", {shape.vocab_size, shape.hidden_size}, 0, parallelism.tensor.group,
+                              {Initializer::Kind::Normal, shape.initializer_range}, options);
+    head_->of_tokens = true;
+  }
+  (head_ ? *head_ : embedding_.weight()).written_by_layer = true;  // by linear_cross_entropy
+}
+
+at::Tensor Transformer::embed(const at::Tensor& ids) const {
+  const at::Tensor rows = embedding_.forward(ids).to(residual_dtype_);
+  return embedding_scale_ == 1 ? rows : rows * embedding_scale_;
+}
+
+at::Tensor Transformer::head_input(const at::Tensor& x) const {
+  const at::Tensor normed = norm_.forward(x);
+  return logits_scaling_ == 1 ? normed : normed / logits_scaling_;
+}
+
+at::Tensor Transformer::head(const at::Tensor& x, const ForwardPass& pass) const {
+  if (pass.labels.defined()) {
+    return linear_cross_entropy(head_input(x), head_weight(), pass.labels, kIgnoredLabel, tensor_parallel_,
+                                std::nullopt, softcap_);
+  }
+  const at::Tensor last = head_input(x[-1]);
+  pass.logits->emplace(last, head_weight(), tensor_parallel_, softcap_);
+  return last;
+}
+
+std::vector<Layer> Transformer::layers() {
+  std::vector<Layer> layers;
+  layers.push_back({"embedding", embedding_.parameters(), nullptr,
+                    [this](const at::Tensor& ids, const ForwardPass&) { return embed(ids); }});
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    Block& block = *blocks_[layer];
+    layers.push_back(
+        {"block " + std::to_string(layer), block.parameters(), nullptr,
+         [&block](const at::Tensor& x, const ForwardPass& pass) { return block.forward(x, pass.sequence); }});
+  }
+  layers.push_back({"head", {norm_.weight()}, nullptr, [this](const at::Tensor& x, const ForwardPass& pass) {
+                      return head(x, pass);
+                    }});
+  if (head_) {
+    layers.back().parameters.push_back(&*head_);
+  } else {
+    layers.back().borrowed = &embedding_.weight();
+  }
+  return layers;
+}
+
+std::vector<Parameter*> Transformer::parameters() {
+  const std::vector<Layer> all_layers = layers();
+  const Layer& head = all_layers.back();
+  std::vector<Parameter*> all = all_layers.front().parameters;
+  const auto add = [&](const Layer& layer) { all.insert(all.end(), layer.parameters.begin(), layer.parameters.end()); };
+  if (head.borrowed != nullptr) add(head);
+  for (size_t i = 1; i + 1 < all_layers.size(); ++i) add(all_layers[i]);
+  if (head.borrowed == nullptr) add(head);
+  return all;
+}
+
+std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarType dtype) {
+  Transformer model(shape, {}, at::TensorOptions(at::kMeta));
+  std::vector<TensorEntry> tensors;
+  for (const Parameter* parameter : model.parameters()) {
+    tensors.push_back({parameter->name, dtype, parameter->global_shape});
+  }
+  return tensors;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <list>
+#include <vector>
+
+#include "runtime/training/optimizer/adamw.h"
+#include "runtime/training/optimizer/cut_matrix.h"
+
+namespace meshtrain {
+
+/// Muon: each matrix moves by the orthogonalised momentum of its gradients. Jordan et al., 2024; Liu et al., "Muon is
+/// scalable for LLM training", 2025. AdamW updates everything else, embedding and head included.
+///
+///   v = momentum v + g;   u = g + momentum v (nesterov) or v
+///   w = w - rate (weight_decay w + scale newton_schulz(u))
+///   scale: MatchRmsAdamW 0.2 sqrt(max(rows, cols)), at which AdamW's learning rates fit; Original
+///   sqrt(max(1, rows / cols)); Spectral sqrt(max(rows, cols)); UnitRmsNorm sqrt(rows / cols); times scale_factor
+///
+/// v is sharded as gradients are. Only its owner assembles a matrix (choose_owners). Each group of parameters has
+/// rounds of its own, over the ranks that hold the group: in a round each of them owns at most one matrix, gathers the
+/// pieces of u from its replica of the model, and scatters those of the result; the ranks of other replicas receive
+/// them by broadcast from those that keep the same. The communication of a round overlaps the computation of the round
+/// before. Values are computed and sent in fp64 if shards are fp64, else in fp32: w bytes an element. With N elements
+/// of matrices in the model, H of them kept by their owners, all ranks together send
+///   2 (N - H) w, and take part in broadcasts of R N w where R > 1 ranks keep the same
+class Muon final : public Optimizer {
+ public:
+  Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+       const std::optional<StochasticRounding>& rounding);
+  std::vector<ShardTensor> state() const override;
+  void resume(int64_t num_steps) override;
+
+ protected:
+  void update(const UpdateInputs& inputs) override;
+
+ private:
+  struct Matrix {
+    CutMatrix layout;
+    UpdateRule rule;
+    double scale;
+    int owner;
+    const FlatBuffer* buffer;
+    Range range;                             // of its shard: n elements
+    at::Tensor values, gradients, momentum;  // [n]: what this rank keeps
+  };
+  /// Matrices of different owners, in the order of the owners.
+  using Round = std::vector<const Matrix*>;
+  struct Gathered {
+    at::Tensor sent, received;
+    Work work;
+  };
+
+  /// The matrices of one group of parameters. It does not move: layouts refer to its ReplicaMap.
+  struct Part {
+    Part(const OptimizerOptions& options, const ParameterGroup& group);
+    void make_rounds();
+
+    ReplicaMap replicas;
+    Group world, holders;  // its world() and replicas()
+    int rank;
+    std::vector<Matrix> matrices;
+    std::vector<Round> rounds;
+  };
+
+  void update(const Part& part, const at::Tensor& gradient_factor, double learning_rate);
+  /// Starts gathering a round's matrices on their owners.
+  Gathered gather(const Part& part, const Round& round, const at::Tensor& gradient_factor);
+  /// Orthogonalises this rank's matrix of a round, if it owns one, and scatters the results. Returns the updates by
+  /// owners in this rank's replica of the elements that this rank keeps: [n], end to end in the order of the round.
+  at::Tensor scatter(const Part& part, const Round& round, const Gathered& gathered);
+  void apply(const Matrix& matrix, const at::Tensor& update, double learning_rate);
+
+  OptimizerOptions options_;
+  AdamW others_;
+  std::list<Part> parts_;
+};
+
+}  // namespace meshtrain

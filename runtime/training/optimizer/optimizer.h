@@ -1,0 +1,92 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fsdp/parameter_group.h"
+#include "runtime/training/optimizer/operators/stochastic_rounding.h"
+#include "runtime/training/optimizer/options.h"
+#include "runtime/training/optimizer/shard_tensor.h"
+
+namespace meshtrain {
+
+/// Reads a scalar on the host, which waits until a GPU has computed it; 0 on the Meta device, which computes nothing.
+inline double host_value(const at::Tensor& scalar) {
+  return scalar.is_meta() ? 0 : scalar.item().toDouble();
+}
+
+/// Reads a flag on the host; one that is not defined is false.
+inline bool is_true(const at::Tensor& flag) {
+  return flag.defined() && host_value(flag) != 0;
+}
+
+/// The inputs of an update besides gradients: scalars on their device, so that the host need not wait for their values.
+struct UpdateInputs {
+  at::Tensor learning_rate;         ///< fp64
+  at::Tensor gradient_factor = {};  ///< fp64; multiplies the gradients, in place or on their way into the
+                                    ///< update; undefined: 1, and gradients are not changed
+  at::Tensor skip = {};             ///< bool; true: nothing is changed, nor are gradients; undefined: false
+};
+
+/// An optimizer: updates the shards of flat buffers from those of their gradients. Its state is in buffers of the same
+/// layout. Frozen parameters have no state.
+class Optimizer {
+ public:
+  /// `groups`: at least one, which may all be frozen; they must outlive this.
+  explicit Optimizer(const std::vector<ParameterGroup>& groups);
+  virtual ~Optimizer() = default;
+
+  /// Updates everything trainable, after gradients have been reduced. Every rank must call it.
+  void step(const UpdateInputs& inputs);
+  void step(double learning_rate) { step(inputs_of(learning_rate)); }
+
+  /// Returns the inputs on the device of the parameters.
+  UpdateInputs inputs_of(double learning_rate) const;
+
+  /// Returns true when an update also writes FlatBuffer::rounded_shard() of every trainable buffer that has one.
+  virtual bool rounds() const { return false; }
+
+  /// Returns the state that this rank keeps between steps, under its names in checkpoints.
+  virtual std::vector<ShardTensor> state() const = 0;
+  /// Returns the number of updates so far, without those that were skipped. Waits for the last.
+  int64_t num_steps() const;
+  /// Sets the number of updates. Call it after state() was restored, or the first update would use wrong bias
+  /// corrections.
+  virtual void resume(int64_t num_steps);
+
+ protected:
+  /// Performs the update of step(), which has counted it already.
+  virtual void update(const UpdateInputs& inputs) = 0;
+  /// Returns num_steps() as a scalar on the device, fp32 as LibTorch's optimizers have it.
+  const at::Tensor& count() const { return count_; }
+
+ private:
+  at::Tensor count_;
+};
+
+/// Returns zeros for the state of `values`, of `group`.
+inline at::Tensor zero_state(const OptimizerOptions& options, const ParameterGroup& group, const at::Tensor& values) {
+  return group.fsdp->shard_memory().zeros(values.numel(),
+                                          values.options().dtype(options.state_dtype.value_or(values.scalar_type())));
+}
+
+/// Makes an optimizer over the trainable buffers of `groups`, which must outlive it. `rounding`: of weights and state
+/// in bf16; none: rounding to the nearest. Not collective. Derive from Optimizer, or from BoxOptimizer.
+using OptimizerFactory =
+    std::function<std::unique_ptr<Optimizer>(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+                                             const std::optional<StochasticRounding>& rounding)>;
+
+/// Gives an optimizer its name in OptimizerOptions::name and in recipes. Call it on every rank before the first recipe
+/// is read and no thread reads the names. Throws std::invalid_argument for a name that another has.
+void register_optimizer(const std::string& name, OptimizerFactory make);
+/// Returns the names of all optimizers: adamw, sgd, muon, and the registered ones in their order.
+std::vector<std::string> optimizer_names();
+
+/// Makes the optimizer named by `options`. Throws InputError when there is none.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+                                          const std::optional<StochasticRounding>& rounding = {});
+
+}  // namespace meshtrain

@@ -1,0 +1,50 @@
+#include "runtime/training/optimizer/sgd.h"
+
+#include <ATen/ATen.h>
+
+#include "fsdp/shard_memory.h"
+
+namespace meshtrain {
+
+Sgd::Sgd(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
+         const std::optional<StochasticRounding>& rounding)
+    : Optimizer(groups), momentum_(options.momentum), rounding_(rounding) {
+  for (const ParameterGroup& group : groups) {
+    for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) {
+      for (const auto& [range, rule] : update_ranges(*buffer, options)) {
+        const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
+        parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
+                          momentum_ != 0 ? zero_state(options, group, values) : at::Tensor(), rule, buffer, range,
+                          rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
+      }
+    }
+  }
+}
+
+void Sgd::update(const UpdateInputs& inputs) {
+  if (is_true(inputs.skip)) return;
+  const double learning_rate = host_value(inputs.learning_rate);
+  const int64_t step = rounding_ ? num_steps() : 0;
+  stream(parts_, [&](const Part& part) {
+    if (inputs.gradient_factor.defined()) at::Tensor(part.gradients).mul_(inputs.gradient_factor);
+    const auto update = [&](std::vector<at::Tensor> tensors, const at::Tensor& gradients) {
+      at::Tensor change = gradients;
+      if (part.rule.weight_decay != 0) change = at::add(change, tensors[0], part.rule.weight_decay);
+      if (momentum_ != 0) change = tensors[1].mul_(momentum_).add_(change);
+      tensors[0].add_(change, -learning_rate * part.rule.rate);
+    };
+    std::vector<at::Tensor> tensors = {part.values};
+    if (momentum_ != 0) tensors.push_back(part.velocity);
+    apply_update(rounding_, tensors, part.gradients, part.runs, step, update);
+  });
+}
+
+std::vector<ShardTensor> Sgd::state() const {
+  std::vector<ShardTensor> state;
+  for (const Part& part : parts_) {
+    if (part.velocity.defined()) state.push_back({"momentum", part.buffer, part.range, part.velocity});
+  }
+  return state;
+}
+
+}  // namespace meshtrain

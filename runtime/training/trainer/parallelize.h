@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "runtime/training/trainer/sharded_model.h"
+#include "runtime/training/trainer/transformer_options.h"
+
+namespace meshtrain {
+
+/// Writes the initial values of the part of a parameter that this rank holds. Not collective.
+using WriteParameter = std::function<void(const Parameter&)>;
+
+/// Constructs the model of `options` on `mesh`, which has the axes dp, tp and cp; `fsdp` has its groups. Every rank
+/// must call it. Returns a model for each range of its layers: all but the first begin with the layers `cuts`, rising
+/// indices in Transformer::layers(); without cuts one for all layers. It is collective at the beginning, where ranks of
+/// a host set up shared memory (Fsdp), before an error on one rank alone is possible. Throws InputError when tp does
+/// not divide the model's heads or features, and rethrows errors of `write`.
+std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const FsdpOptions& fsdp,
+                                                       const DeviceMesh& mesh, at::Device device,
+                                                       const WriteParameter& write,
+                                                       const std::vector<int64_t>& cuts = {});
+
+}  // namespace meshtrain

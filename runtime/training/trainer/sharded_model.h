@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "fsdp/fsdp.h"
+#include "runtime/training/model/transformer.h"
+
+namespace meshtrain {
+
+/// Consecutive layers of a model, which run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the
+/// head. A head that shares the embedding's weight is in the same unit, which stays gathered for the complete step.
+/// Every rank of tp, cp and the units makes the same calls.
+class ShardedModel {
+ public:
+  /// `layers`: those of Transformer::layers() that this has, at least one. `unit_layers`: blocks in a unit, at least 1;
+  /// the last unit may have fewer. Collective as Fsdp's constructor is. Throws std::invalid_argument for a head without
+  /// the embedding whose weight it shares.
+  ShardedModel(std::shared_ptr<Transformer> model, Range layers, int64_t unit_layers, FsdpOptions options);
+
+  /// Runs the layers: see Layer.
+  at::Tensor forward(const at::Tensor& input, const ForwardPass& pass);
+
+  /// Returns the logits for the token after the last one of a sequence. ids: int64 [s], the tokens of `sequence`,
+  /// without sequence parallel and context parallel. Records nothing for autograd.
+  VocabularyLogits next_logits(const at::Tensor& ids, const Sequence& sequence);
+
+  Transformer& model() { return *model_; }
+  Fsdp& fsdp() { return *fsdp_; }
+  const Fsdp& fsdp() const { return *fsdp_; }
+
+ private:
+  /// Consecutive layers that run in one unit.
+  struct Run {
+    size_t unit;
+    std::vector<Layer> layers;
+  };
+
+  std::vector<UnitSpec> make_units(Range range, int64_t unit_layers);
+
+  std::shared_ptr<Transformer> model_;
+  std::vector<Run> runs_;  // in the order of the forward
+  std::unique_ptr<Fsdp> fsdp_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,52 @@
+#include "runtime/training/trainer/step_graph.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mesh/device/device_transfer.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr int kAsTheyAre = 3;  // steps before the recorded one
+
+}  // namespace
+
+StepGraph::StepGraph(std::unique_ptr<DeviceGraph> graph, Step step)
+    : graph_(std::move(graph)), step_(std::move(step)) {}
+
+std::string StepGraph::hindrance(const TrainerOptions& options, at::Device device, bool can_record) {
+  if (!device.is_cuda()) return "there is none on the CPU";
+  if (!can_record) return "ranks communicate through the host";
+  if (options.optimizer.name != "adamw") return "the host takes part in the updates of " + options.optimizer.name;
+  if (options.rounding_seed) return "the host takes part in stochastic rounding";
+  return "";
+}
+
+bool StepGraph::takes(const StepBatch& batch) {
+  return std::ranges::all_of(batch.micro_batches, [](const MicroBatch& each) { return each.documents.empty(); });
+}
+
+at::Tensor StepGraph::run(const StepBatch& batch, const StepInputs& inputs) {
+  const at::Device device = inputs.values.device();
+  if (!inputs_) {
+    inputs_.emplace(at::empty_like(inputs.values));
+    for (const MicroBatch& each : batch.micro_batches) {
+      batch_.micro_batches.push_back(
+          {at::empty_like(each.ids, device), at::empty_like(each.labels, device), each.documents});
+    }
+  }
+  inputs_->values.copy_(inputs.values);
+  for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
+    batch_.micro_batches[i].ids.copy_(to_device(batch.micro_batches[i].ids, device));
+    batch_.micro_batches[i].labels.copy_(to_device(batch.micro_batches[i].labels, device));
+  }
+  if (++num_runs_ <= kAsTheyAre) return step_(batch_, *inputs_);
+  if (!values_.defined()) graph_->record([this] { values_ = step_(batch_, *inputs_); });
+  graph_->replay();
+  return values_.clone();
+}
+
+}  // namespace meshtrain

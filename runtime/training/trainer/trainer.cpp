@@ -1,0 +1,184 @@
+#include "runtime/training/trainer/trainer.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+#include <memory>
+
+#include "mesh/agree.h"
+#include "mesh/base/error.h"
+#include "mesh/device/device_transfer.h"
+#include "mesh/flight_recorder.h"
+#include "runtime/training/trainer/schedule.h"
+
+namespace meshtrain {
+
+Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
+                 const OptimizerFactory& make)
+    : parts_(std::move(parts)),
+      groups_(groups_of(parts_)),
+      index_(std::move(index)),
+      mesh_(mesh),
+      clip_norm_(options.clip_norm),
+      scales_loss_(options.loss_scale),
+      device_(device_of(groups_)),
+      owned_(owned_ranges(groups_)) {
+  std::optional<StochasticRounding> rounding;
+  if (options.rounding_seed) rounding.emplace(*options.rounding_seed);
+  optimizer_ = make(options.optimizer, groups_, rounding);
+  if (scales_loss_) loss_scale_ = LossScale(*options.loss_scale);
+}
+
+Trainer::TokenCounts Trainer::count(const StepBatch& batch) const {
+  std::vector<int64_t> numbers = {batch.num_counted};
+  if (batch.num_padding) numbers.push_back(*batch.num_padding);
+  at::Tensor sums = at::tensor(numbers, at::kLong);
+  tokens().with_purpose("count").all_reduce(sums).wait();
+  return {sums[0].item<int64_t>(), batch.num_padding ? sums[1].item<int64_t>() : 0};
+}
+
+int64_t Trainer::count_tokens(const StepBatch& batch) const {
+  const int64_t counted = count(batch).counted;
+  if (counted > 0) return counted;
+  throw AgreedError(
+      "no label of this step counts: data.ignore_id, data.loss_mask or data.boundary_labels ignores every one");
+}
+
+StepResult Trainer::skip(const StepRequest& request) const {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  FlightRecorder::own().set_place("vote");
+  at::Tensor votes = to_device(at::tensor({request.stop ? 1.0 : 0.0, request.saved ? 1.0 : 0.0}, at::kDouble), device_);
+  mesh_.world().with_purpose("vote").all_reduce(votes).wait();
+  votes = votes.cpu();
+  return {.loss = kNone, .grad_norm = kNone, .num_stop = votes[0].item<double>(), .num_saved = votes[1].item<double>()};
+}
+
+void Trainer::use_graph(std::unique_ptr<DeviceGraph> graph) {
+  graph_ = std::make_unique<StepGraph>(std::move(graph), [this](const StepBatch& batch, const StepInputs& inputs) {
+    const StepOutcome outcome(compute_gradients(batch, inputs));
+    update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+    return outcome.values;
+  });
+}
+
+StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const StepRequest& request) {
+  const bool measure = request.measure;
+  const StepInputs inputs = inputs_of(num_counted, request);
+  const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
+  StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
+  outcome.loss_scale = loss_scale_.value();
+  if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(index_, groups_, mesh_.world());
+  if (measure) meter_->before_update();
+  if (!as_graph) {
+    const ComputeTimer timer;
+    update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+    if (device_.is_cpu()) outcome.optimizer_seconds = timer.seconds();
+  }
+  if (graph_ && !measure) limit_graph();  // on all ranks: samples of some may have documents, which no graph takes
+  if (measure) outcome.parameters = meter_->after_update();
+  shards_changed({.rounded = optimizer_->rounds()});
+  undecided_ = outcome;
+  return outcome;
+}
+
+StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_counted, const StepRequest& request) {
+  StepOutcome outcome(compute_gradients(batch, inputs_of(num_counted, request)));
+  outcome.loss_scale = loss_scale_.value();
+  return outcome;
+}
+
+void Trainer::update(const StepOutcome& outcome, double learning_rate) {
+  update(outcome.grad_norm, outcome.non_finite, at::full_like(outcome.grad_norm, learning_rate));
+  shards_changed({.rounded = optimizer_->rounds()});
+  undecided_ = outcome;
+}
+
+const LossScale& Trainer::loss_scale() {
+  if (undecided_ && loss_scale_.changes()) loss_scale_.update(/*finite=*/!undecided_->read().non_finite);
+  undecided_.reset();
+  return loss_scale_;
+}
+
+StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
+  return make_step_inputs(num_counted, loss_scale().value(), request, device_);
+}
+
+at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
+  for (const ParameterGroup& group : groups_) group.fsdp->begin_step();
+  // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step). So
+  // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
+  const at::Tensor loss_sum = run_schedule(one_after_another(parts_.size(), batch.micro_batches.size()), parts_, batch,
+                                           inputs.loss_scale / inputs.num_counted);
+  if (scales_loss_) multiply_gradients(inputs.loss_scale.reciprocal());
+  const at::Tensor votes = vote(loss_sum, inputs);
+  const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
+  const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
+  return at::stack({loss, grad_norm, non_finite, votes[2], votes[3], loss_sum});
+}
+
+// Ends the step with an all-reduce that has a timeout: communication inside a graph has none.
+void Trainer::limit_graph() const {
+  at::Tensor after = at::zeros({1}, device_);
+  mesh_.world().with_purpose("graph").all_reduce(after).wait();
+}
+
+void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {
+  FlightRecorder::own().set_place("optimizer");
+  optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
+}
+
+// One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
+// only the first of them adds it), squares of the owned gradients, stop requests, and durable parts of a checkpoint.
+at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
+  FlightRecorder::own().set_place("norm and vote");
+  const bool speaks = groups_.front().replicas.part().tp == 0;
+  at::Tensor votes = at::stack(
+      {speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_), inputs.stop, inputs.saved});
+  mesh_.world().with_purpose("vote").all_reduce(votes).wait();
+  return votes;
+}
+
+// Returns min(1, c / (norm + 1e-6)); undefined when gradients are not clipped.
+at::Tensor Trainer::clip_factor(const at::Tensor& grad_norm) const {
+  if (clip_norm_ == 0) return {};
+  return grad_norm.add(1e-6).reciprocal_().mul_(clip_norm_).clamp_max_(1);
+}
+
+void Trainer::shards_changed(const ShardChange& change) {
+  for (const ParameterGroup& group : groups_) group.fsdp->shards_changed(change);
+}
+
+void Trainer::multiply_gradients(const at::Tensor& factor) {
+  for (const FlatBuffer* buffer : trainable_buffers(groups_)) {
+    at::Tensor(buffer->shard_gradients()).mul_(factor);
+    set_aside(buffer->shard_gradients());
+  }
+}
+
+std::vector<ShardTensor> Trainer::shards() const {
+  std::vector<ShardTensor> shards;
+  for (const ParameterGroup& group : groups_) {
+    for (const Unit& unit : group.fsdp->units()) {
+      for (const FlatBuffer& buffer : unit.buffers()) {
+        shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
+      }
+    }
+  }
+  const std::vector<ShardTensor> state = optimizer_->state();
+  shards.insert(shards.end(), state.begin(), state.end());
+  return shards;
+}
+
+void Trainer::write(TrainingState& state) {
+  state.num_updates = optimizer_->num_steps();
+  state.loss_scale = loss_scale().state();
+}
+
+void Trainer::resume(const TrainingState& state) {
+  optimizer_->resume(state.num_updates);
+  undecided_.reset();
+  if (state.loss_scale) loss_scale_.resume(*state.loss_scale);
+  shards_changed({.frozen = true});
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "mesh/device_mesh.h"
+#include "runtime/training/checkpoint/training_state.h"
+#include "runtime/training/optimizer/optimizer.h"
+#include "runtime/training/trainer/batch.h"
+#include "runtime/training/trainer/find_non_finite.h"
+#include "runtime/training/trainer/loss_scale.h"
+#include "runtime/training/trainer/model_part.h"
+#include "runtime/training/trainer/options.h"
+#include "runtime/training/trainer/ownership.h"
+#include "runtime/training/trainer/parameter_meter.h"
+#include "runtime/training/trainer/step_graph.h"
+#include "runtime/training/trainer/step_values.h"
+
+namespace meshtrain {
+
+/// A model in parts on its mesh, its optimizer, and the step. During a step the host waits for no result of the device,
+/// except for sgd and muon, and for the loss scale of the next step; the trainer also runs on the Meta device. Every
+/// rank constructs the same trainer and calls each function.
+class Trainer {
+ public:
+  /// `parts`: those that this rank computes, at least one. `index`: the parameters of the complete model, which has
+  /// those of `parts` (index_of()). `make`: makes the optimizer. Throws InputError for an
+  /// optimizer that does not exist. Not collective. `mesh` must outlive it.
+  Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
+          const OptimizerFactory& make = make_optimizer);
+
+  /// Lets each later step() run as a graph when possible: a step that measures does not, nor does a step with several
+  /// documents in a sample. All ranks must call it, and StepGraph::hindrance() must be empty. `graph`: a graph of the
+  /// trainer's device.
+  void use_graph(std::unique_ptr<DeviceGraph> graph);
+
+  /// Makes one update: compute_gradients(), then update().
+  StepOutcome step(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
+
+  /// Takes the place of step() for a batch of which no token counts: changes nothing, not even the number of updates,
+  /// and returns what ranks request, with a loss and a norm that are no numbers.
+  StepResult skip(const StepRequest& request) const;
+
+  /// Runs forward and backward of every micro-batch, sums the gradients and computes their norm. Each shard then has
+  /// the gradient of the mean loss, neither scaled nor clipped. `num_counted`: counted tokens of the complete step over
+  /// dp x cp, at least 1.
+  StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
+  /// Clips the gradients and changes the parameters. If the outcome is not finite, changes only the loss scale. All
+  /// ranks decide alike, because the vote gives them the same outcome.
+  void update(const StepOutcome& outcome, double learning_rate);
+
+  struct TokenCounts {
+    int64_t counted = 0;
+    int64_t padding = 0;  ///< StepBatch::num_padding; 0 where it was not counted
+  };
+  /// Returns the batch's tokens, summed over dp x cp. A batch of which no token counts has no mean loss: call skip()
+  /// instead of step().
+  TokenCounts count(const StepBatch& batch) const;
+  /// Returns count().counted. Throws AgreedError when it is 0.
+  int64_t count_tokens(const StepBatch& batch) const;
+
+  /// Returns find_non_finite() of the model. Call after a step that was not finite.
+  std::string find_non_finite() const { return meshtrain::find_non_finite(index_, groups_, mesh_.world()); }
+
+  /// Returns the parameters' metrics of a step that measured them.
+  std::vector<ParameterMetrics> read_parameters(const StepOutcome& outcome) const {
+    return meter_->read(outcome.parameters);
+  }
+
+  // The trainer's data in a checkpoint.
+
+  /// Returns this rank's shards of every parameter, including frozen ones, and of the optimizer's state.
+  std::vector<ShardTensor> shards() const;
+  /// Writes the trainer's part of `state`: updates and loss scale.
+  void write(TrainingState& state);
+  /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
+  void resume(const TrainingState& state);
+
+  const ModelParts& parts() const { return parts_; }
+  /// Returns the groups of all parts, in their order.
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
+  /// Returns all parameters of the model.
+  const ParameterIndex& index() const { return index_; }
+  /// Returns the memory of this rank's shards and of the optimizer's state, which all groups share.
+  const ShardMemory& shard_memory() const { return groups_.front().fsdp->shard_memory(); }
+
+ private:
+  StepInputs inputs_of(int64_t num_counted, const StepRequest& request);
+  /// Computes gradients and the values of StepOutcome with tensors alone, so that a graph can record it; update() below
+  /// changes the parameters likewise.
+  at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
+  void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
+  at::Tensor vote(const at::Tensor& loss_sum, const StepInputs& inputs) const;
+  at::Tensor clip_factor(const at::Tensor& grad_norm) const;
+  void limit_graph() const;
+  void multiply_gradients(const at::Tensor& factor);
+  void shards_changed(const ShardChange& change);
+  /// Returns the ranks over which losses and counts are summed: dp x cp.
+  const Group& tokens() const { return groups_.front().replicas.tokens(); }
+  /// Returns the scale of the next backward, which may depend on the last step.
+  const LossScale& loss_scale();
+
+  ModelParts parts_;
+  std::vector<ParameterGroup> groups_;
+  ParameterIndex index_;
+  const DeviceMesh& mesh_;
+  double clip_norm_;
+  bool scales_loss_;
+  at::Device device_;
+  std::vector<OwnedRange> owned_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ParameterMeter> meter_;  // null until a step measures
+  LossScale loss_scale_;
+  std::optional<StepOutcome> undecided_;  // the last step, until it has updated the loss scale
+  // Last member, destroyed first: NCCL does not end a communicator while a graph holds its operations.
+  std::unique_ptr<StepGraph> graph_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,34 @@
+#include "runtime/program/launch/connect_devices.h"
+
+#include <gtest/gtest.h>
+
+#include "mesh/base/error.h"
+#include "mesh/device/cuda/plugin.h"
+
+namespace meshtrain {
+namespace {
+
+using Transport = DeviceRequest::Transport;
+
+const MeshLayout kAlone({{"dp", 1}, {"cp", 1}, {"tp", 1}});
+
+TEST(ConnectDevices, WithoutADriverAutoIsTheCpuAndTheSameWorld) {
+  if (is_cuda_driver_there()) GTEST_SKIP() << "this machine has a driver";
+  const Group world;
+  for (const Transport transport : {Transport::Auto, Transport::Mpi}) {
+    const Computing computing = connect_devices({.transport = transport}, world);
+    EXPECT_TRUE(computing.device.is_cpu());
+    EXPECT_EQ(computing.world.backend(), world.backend());
+    EXPECT_EQ(computing.fallback, "") << "nobody expects a GPU here";
+  }
+  EXPECT_THROW(connect_devices({.kind = DeviceRequest::Kind::Cuda}, world), InputError);
+  EXPECT_THROW(connect_devices({.transport = Transport::Nccl}, world), InputError) << "asks for GPUs as much";
+}
+
+TEST(ConnectDevices, WhatCpusAloneDoStaysThere) {
+  const DeviceRequest request{.cpu_only = Setting{"train.offload_activations", "true"}};
+  EXPECT_TRUE(connect_devices(request, Group()).device.is_cpu());
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,426 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/program/recipe/load.h"
+#include "runtime/program/yaml/known_keys.h"
+#include "runtime/program/yaml/suggest.h"
+#include "tests/runtime/program/recipe/recipe_folder.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct BadLine {
+  std::string text;      // line 16, after the small recipe
+  std::string expected;  // text after the name of the file
+};
+
+class RecipeLine : public ::testing::TestWithParam<BadLine> {};
+
+TEST_P(RecipeLine, IsRefusedWithItsPlace) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe + GetParam().text);
+  EXPECT_EQ(input_error([&] { load_recipe(file, {}, ""); }), file.string() + GetParam().expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, RecipeLine,
+    ::testing::Values(BadLine{"trian: 3\n", ":16:1: trian: unknown key; did you mean \"train\"?"},
+                      BadLine{"schedule:\n  wramup_steps: 3\n",
+                              ":17:3: schedule.wramup_steps: unknown key; did you mean \"warmup_steps\"?"},
+                      BadLine{"schedule: {learning_rate: 3}\n",
+                              ":16:12: schedule.learning_rate: unknown key; did you mean \"optimizer.learning_rate\"?"},
+                      BadLine{"parallel: {context: {algoritm: ring}}\n",
+                              ":16:22: parallel.context.algoritm: unknown key; did you mean \"algorithm\"?"},
+                      BadLine{"zebra: null\n", ":16:1: zebra: unknown key"},
+                      BadLine{"train: {steps: 3}\n", ":16:1: train: appears twice, first in line 10: remove one"},
+                      BadLine{"schedule: {name: wsd, name: wsd}\n",
+                              ":16:23: schedule.name: appears twice, first in line 16: remove one"},
+                      BadLine{"? [a]\n: 3\n", ":16:3: a key is a word, not a list"},
+                      BadLine{"\"a\\nb\": 3\n", ":16:1: \"a\\x0ab\" is not a key"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, RecipeLine,
+    ::testing::Values(
+        BadLine{"parallel: 3\n", ":16:11: parallel: \"3\" is not a map of keys"},
+        BadLine{"schedule: {warmup_steps: many}\n", ":16:26: schedule.warmup_steps: \"many\" is not a whole number"},
+        BadLine{"schedule: {warmup_steps: 1.5}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
+        BadLine{
+            "schedule: {warmup_steps: \"1\"}\n",
+            ":16:26: schedule.warmup_steps: \"1\" is not a whole number, as the quotes make it a text: leave them out"},
+        BadLine{"schedule: {warmup_steps: \"1.5\"}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
+        BadLine{"schedule: {min_ratio: '1e-3'}\n",
+                ":16:23: schedule.min_ratio: \"1e-3\" is not a number, as the quotes make it a text: leave them out"},
+        BadLine{
+            "parallel: {mesh: {dp: \"2\"}}\n",
+            ":16:23: parallel.mesh.dp: \"2\" is not a whole number nor auto, as the quotes make it a text: leave them "
+            "out"},
+        BadLine{"schedule: {warmup_steps: 99999999999999999999}\n",
+                ":16:26: schedule.warmup_steps: 99999999999999999999 is impossible: it must be at most "
+                "9223372036854775807"},
+        BadLine{"schedule: {warmup_steps: -1}\n",
+                ":16:26: schedule.warmup_steps: -1 is impossible: it must be at least 0"},
+        BadLine{"schedule: {min_ratio: 1.5}\n", ":16:23: schedule.min_ratio: 1.5 is impossible: it must be at most 1"},
+        BadLine{"schedule: {min_ratio: .nan}\n", ":16:23: schedule.min_ratio: \".nan\" is not a number"},
+        BadLine{"schedule: {min_ratio: inf}\n", ":16:23: schedule.min_ratio: \"inf\" is not a number"},
+        BadLine{"schedule: {min_ratio: [0.5]}\n", ":16:23: schedule.min_ratio: a list is not a number"},
+        BadLine{
+            "schedule: {name: cosin}\n",
+            ":16:18: schedule.name: \"cosin\" is not one of constant, cosine, linear, wsd; did you mean \"cosine\"?"},
+        BadLine{"schedule: {name: [cosine]}\n", ":16:18: schedule.name: a list is not a single word"},
+        BadLine{"parallel: {order: [dp, dp]}\n",
+                ":16:19: parallel.order: [dp, dp] names dp more than once: name each axis once"},
+        BadLine{
+            "parallel: {order: [dp, tp, pp]}\n",
+            ":16:28: parallel.order: \"pp\" is not one of dp, tp, cp; here models are not cut into pipeline stages: "
+            "give these ranks to dp, tp or cp of parallel.mesh"},
+        BadLine{"parallel: {mesh: {dp: 0}}\n", ":16:23: parallel.mesh.dp: 0 is impossible: it must be at least 1"},
+        BadLine{"parallel: {mesh: {zp: 2}}\n",
+                ":16:19: parallel.mesh: \"zp\" is not one of dp, tp, cp; did you mean \"dp\"?"},
+        BadLine{"parallel: {mesh: {ep: 2}}\n", ":16:19: parallel.mesh.ep: unknown key; here models have no experts"},
+        BadLine{"parallel: {mesh: 8}\n",
+                ":16:18: parallel.mesh: \"8\" is not a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"},
+        BadLine{"parallel: {fsdp: {mode: zero3}}\n",
+                ":16:25: parallel.fsdp.mode: \"zero3\" is not one of auto, no_shard, shard_optimizer, shard_grad_op, "
+                "full_shard, hybrid_shard; here it is full_shard"},
+        BadLine{"name: a/b\n", ":16:7: name: a/b cannot be the name of a folder"},
+        BadLine{"device: !gpu cpu\n", ":16:9: the tag \"!gpu\" means nothing here: remove it"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Data, RecipeLine,
+    ::testing::Values(BadLine{"evaluate: {every: 3}\n", ":16:11: evaluate.tokens: must be given"},
+                      BadLine{"evaluate: {every: 3, tokns: a}\n",
+                              ":16:22: evaluate.tokns: unknown key; did you mean \"tokens\"?"},
+                      BadLine{"evaluate: {samples: 3}\n",
+                              ":16:21: evaluate.samples: needs evaluate.tokens beside it, the file to evaluate on"},
+                      BadLine{"evaluate: {dtype: uint8}\n",
+                              ":16:19: evaluate.dtype: needs evaluate.tokens beside it, the file to evaluate on"},
+                      BadLine{"evaluate: {tokens: a, samples: 0}\n",
+                              ":16:32: evaluate.samples: 0 is impossible: it must be at least 1"},
+                      BadLine{"evaluate: {tokens: a, documents: ends}\n",
+                              ":16:34: evaluate.documents: \"ends\" is not a whole number nor index"},
+                      BadLine{"evaluate: {tokens: a, documents: -1}\n",
+                              ":16:34: evaluate.documents: -1 is impossible: it must be at least 0"},
+                      BadLine{"evaluate: {tokens: a, weight: 2}\n",
+                              ":16:23: evaluate.weight: unknown key; did you mean \"data.mixture.weight\"?"}));
+
+struct BadMixture {
+  std::string text;  // replaces data.tokens, line 9
+  std::string expected;
+};
+
+class RecipeMixture : public ::testing::TestWithParam<BadMixture> {};
+
+TEST_P(RecipeMixture, IsRefusedWithItsPlace) {
+  const RecipeFolder folder;
+  std::string text = kSmallRecipe;
+  const std::string line = "  tokens: tokens.bin\n";
+  text.replace(text.find(line), line.size(), GetParam().text);
+  const fs::path file = folder.write("r.yaml", text);
+  EXPECT_EQ(input_error([&] { load_recipe(file, {}, ""); }), file.string() + GetParam().expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mixtures, RecipeMixture,
+    ::testing::Values(
+        BadMixture{"  mixture: [{tokens: a}]\n", ":9:13: data.mixture[0].weight: must be given"},
+        BadMixture{"  mixture: [{weight: 1}]\n", ":9:13: data.mixture[0].tokens: must be given"},
+        BadMixture{"  mixture:\n    - {tokens: a, weight: 1}\n    - {tokns: b, weight: 1}\n",
+                   ":11:8: data.mixture[1].tokns: unknown key; did you mean \"tokens\"?"},
+        BadMixture{"  tokns: a\n", ":9:3: data.tokns: unknown key; did you mean \"tokens\"?"},
+        BadMixture{"  mixture: [{tokens: a, weight: 0}]\n",
+                   ":9:33: data.mixture[0].weight: 0 is impossible: it must be above 0"},
+        BadMixture{"  mixture: [{tokens: a, weight: 1, wieght: 2}]\n",
+                   ":9:36: data.mixture[0].wieght: unknown key; did you mean \"weight\"?"},
+        BadMixture{"  mixture: []\n",
+                   ":9:12: data.mixture: is an empty list: name its files, or one file alone as data.tokens"},
+        BadMixture{"  mixture: 3\n", ":9:12: data.mixture: \"3\" is not a list"},
+        BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  tokens: b\n",
+                   ":10:11: data.tokens: belongs to one file: name it in the entries of data.mixture, or leave that "
+                   "out"},
+        BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  loss_mask: b\n",
+                   ":10:14: data.loss_mask: belongs to one file: name it in the entries of data.mixture, or leave that "
+                   "out"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Texts, RecipeLine,
+    ::testing::Values(BadLine{"device: [cpu\n", ":17:1: not valid YAML: end of sequence flow not found"},
+                      BadLine{"device: cpu\n---\na: 1\n", ":17:1: a second document begins here: a recipe is one"},
+                      BadLine{"device: &a [*a]\n", ":16:13: an alias inside of what it stands for"},
+                      BadLine{std::string("device: c\0pu\n", 13), ": not a text file"}));
+
+struct BadSetting {
+  std::vector<std::string> settings;
+  std::string expected;
+};
+
+class Override : public ::testing::TestWithParam<BadSetting> {};
+
+TEST_P(Override, IsRefusedByName) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  EXPECT_EQ(input_error([&] { load_recipe(file, GetParam().settings, ""); }), GetParam().expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, Override,
+    ::testing::Values(
+        BadSetting{{"train.stpes=20"}, "--set train.stpes=20: unknown key; did you mean \"steps\"?"},
+        BadSetting{{"steps=20"}, "--set steps=20: unknown key; did you mean \"train.steps\"?"},
+        BadSetting{{"train={stpes: 20}"}, "--set train={stpes: 20}: train.stpes: unknown key; did you mean \"steps\"?"},
+        BadSetting{{"train.steps=0"}, "--set train.steps=0: 0 is impossible: it must be at least 1"},
+        BadSetting{{"train.steps.x=0"}, "--set train.steps.x=0: train.steps: a map is not a whole number"},
+        BadSetting{{"train"}, "--set \"train\": give KEY=VALUE, as in --set train.steps=20"},
+        BadSetting{{"=3"}, "--set \"=3\": give KEY=VALUE, as in --set train.steps=20"},
+        BadSetting{{"train..steps=3"}, "--set \"train..steps=3\": give KEY=VALUE, as in --set train.steps=20"},
+        BadSetting{{"extends=x.yaml"}, "--set extends=x.yaml: only a file extends another one"},
+        BadSetting{{"data.tokens=\"\""}, "--set data.tokens=\"\": an empty path; null stands for none"},
+        BadSetting{{"data.tokens=\"a\\0b\""},
+                   "--set data.tokens=\"a\\0b\": \"a\\x00b\" has characters that do not print"},
+        BadSetting{{"data.shuffle=yes"}, "--set data.shuffle=yes: \"yes\" is neither true nor false"},
+        BadSetting{
+            {"data.shuffle=\"true\""},
+            "--set data.shuffle=\"true\": \"true\" is neither true nor false, as the quotes make it a text: leave "
+            "them out"},
+        BadSetting{{"optimizer.betas=\"[0.9, 0.95]\""},
+                   "--set optimizer.betas=\"[0.9, 0.95]\": \"[0.9, 0.95]\" is not a list of two numbers, as the quotes "
+                   "make it a text: leave them out"},
+        BadSetting{{"train.loss_scale={static: 4, initial: 8}"},
+                   "--set train.loss_scale={static: 4, initial: 8}: train.loss_scale.initial: belongs to a scale that "
+                   "changes: leave it or train.loss_scale.static out"},
+        BadSetting{{"train.loss_scale.backoff_factor=1"},
+                   "--set train.loss_scale.backoff_factor=1: 1 is impossible: it must be below 1"},
+        BadSetting{{"train.precision=fp16"},
+                   "--set train.precision=fp16: \"fp16\" is not one of fp64, fp32, bf16, bf16_mixed, fp16_mixed; here "
+                   "it is fp16_mixed"},
+        BadSetting{{"train.non_finite=ignore"}, "--set train.non_finite=ignore: \"ignore\" is not one of stop, skip"},
+        BadSetting{{"optimizer.betas=[1]"}, "--set optimizer.betas=[1]: a list of 1 is not a list of two numbers"},
+        BadSetting{{"optimizer.betas=[0, 1]"}, "--set optimizer.betas=[0, 1]: 1 is impossible: it must be below 1"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, Override,
+    ::testing::Values(
+        BadSetting{{"model.num_key_value_heads=3"},
+                   "--set model.num_key_value_heads=3: 3 does not divide num_attention_heads 4"},
+        BadSetting{{"model.hidden_size=62"},
+                   "--set model.hidden_size=62: 62 is not a multiple of num_attention_heads 4: change one, or give "
+                   "head_dim"},
+        BadSetting{{"model.head_dim=7"}, "--set model.head_dim=7: 7 is odd: rotary positions turn pairs"},
+        BadSetting{{"model.family=gpt2"},
+                   "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, "
+                   "granite, phi3, olmo2, gemma2, gemma3_text"},
+        BadSetting{{"model.family=qwen2", "model.attention_bias=true"},
+                   "--set model.attention_bias=true: true is not supported by family qwen2"},
+        BadSetting{{"model.family=qwen3", "model.mlp_bias=true"},
+                   "--set model.mlp_bias=true: true is not supported by family qwen3"},
+        BadSetting{
+            {"train.activation_checkpointing.mode=ful"},
+            "--set train.activation_checkpointing.mode=ful: \"ful\" is not one of none, full, selective; did you "
+            "mean \"full\"?"},
+        BadSetting{{"train.activation_checkpointing.every=2"},
+                   "--set train.activation_checkpointing.every=2: needs a mode: full or selective beside it"},
+        BadSetting{{"parallel.fsdp.offload.path=/tmp"},
+                   "--set parallel.fsdp.offload.path=/tmp: needs to: disk beside it"},
+        BadSetting{
+            {"train.activation_checkpointing={mode: full, every: 0}"},
+            "--set train.activation_checkpointing={mode: full, every: 0}: train.activation_checkpointing.every: 0 "
+            "is impossible: it must be at least 1"},
+        BadSetting{{"parallel=full"}, "--set parallel=full: \"full\" is not a map of keys"},
+        BadSetting{{"model.init=pretrained"},
+                   "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
+        BadSetting{
+            {"model.hf=/nowhere"},
+            "--set model.hf=/nowhere: there is no folder /nowhere: nothing is downloaded here, hf download ORG/NAME "
+            "--local-dir /nowhere fetches a model of the Hugging Face hub"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, Override,
+    ::testing::Values(
+        BadSetting{{"model.sliding_window=8"}, "--set model.sliding_window=8: is not a key of family llama"},
+        BadSetting{{"model.family=granite", "model.embedding_multiplier=0"},
+                   "--set model.embedding_multiplier=0: 0 is impossible: it must be above 0"},
+        BadSetting{{"model.family=smollm3", "model.no_rope_layers=[1]"},
+                   "--set model.no_rope_layers=[1]: has 1 entry for 2 layers"},
+        BadSetting{{"model.family=smollm3", "model.no_rope_layers=[1, 2]"},
+                   "--set model.no_rope_layers=[1, 2]: 2 is impossible: it must be at most 1"},
+        BadSetting{{"model.family=smollm3", "model.no_rope_layers=1"},
+                   "--set model.no_rope_layers=1: \"1\" is not a list of numbers"},
+        BadSetting{{"model.family=gemma2", "model.layer_types=[sliding_attention, full_attention]"},
+                   "--set model.layer_types=[sliding_attention, full_attention]: has sliding_attention, which needs a "
+                   "sliding_window"},
+        BadSetting{{"model.family=phi3", "model.partial_rotary_factor=0.1"},
+                   "--set model.partial_rotary_factor=0.1: turns 1 feature of a head: rotary positions turn pairs"}));
+
+// Returns settings of model.rope_scaling and their errors.
+std::vector<BadSetting> bad_scalings() {
+  const std::string key = "model.rope_scaling";
+  const auto whole = [&](const std::string& map, const std::string& expected) {
+    return BadSetting{{key + "=" + map}, "--set " + key + "=" + map + ": " + expected};
+  };
+  return {
+      whole("{rope_type: mrope, factor: 8}",
+            key + ".rope_type: \"mrope\" is not one of default, linear, llama3, yarn, longrope, dynamic"),
+      whole("{rope_type: dynamic, factor: 8}", "rope_type is dynamic, which needs max_position_embeddings"),
+      whole("{rope_type: longrope, original_max_position_embeddings: 64, short_factor: [1], long_factor: [1]}",
+            "rope_type is longrope, which a llama does not have"),
+      whole("{rope_type: linear, factor: 0.5}", key + ".factor: 0.5 is impossible: it must be at least 1"),
+      whole("{rope_type: linear, factor: 2, low_freq_factor: 1}",
+            key + ".low_freq_factor: is a key of rope_type llama3, not of linear"),
+      whole("{rope_type: linear, factor: 2, original_max_position_embeddings: 1}",
+            key + ".original_max_position_embeddings: is a key of rope_type llama3, yarn, longrope, not of linear"),
+      whole("{rope_type: llama3, factor: 2, low_freq_factor: 1, high_freq_factor: 4, "
+            "original_max_position_embeddings: 64, truncate: true}",
+            key + ".truncate: is a key of rope_type yarn, not of llama3"),
+      whole("{rope_type: default, factor: 2}",
+            key + ".factor: is a key of rope_type linear, llama3, yarn, longrope, dynamic, not of default"),
+      whole("{rope_type: llama3, factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
+            "original_max_position_embeddings: 64}",
+            "high_freq_factor is 1: it must be above low_freq_factor 4"),
+      whole("{rope_type: yarn, factor: 8}",
+            "original_max_position_embeddings is missing, and so is max_position_embeddings: yarn needs one of them"),
+      whole("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, beta_fast: 1}",
+            "beta_fast is 1: it must be above beta_slow 1"),
+      whole("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, mscale: 1}",
+            "mscale has no effect alone: give both of mscale and mscale_all_dim, or none"),
+      whole("{rope_type: yarn, factor: 8, attention_factor: 0}",
+            key + ".attention_factor: 0 is impossible: it must be above 0"),
+      whole("{rope_type: yarn, factor: 8, attention_factor: much}",
+            key + ".attention_factor: \"much\" is not a number"),
+      whole("{rope_type: yarn, factor: 8, high_freq_factor: 4}",
+            key + ".high_freq_factor: is a key of rope_type llama3, not of yarn"),
+      whole("{rope_type: yarn, factor: 8, beta_fats: 4}", key + ".beta_fats: unknown key; did you mean \"beta_fast\"?"),
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(RotaryScalings, Override, ::testing::ValuesIn(bad_scalings()));
+
+TEST(RecipeErrors, NameWhatIsMissing) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  const std::string name = file.string();
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"train.steps=null"}, ""); }), "--set train.steps=null: must be given");
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"data=null"}, ""); }), name + ": data.tokens: must be given");
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"model=null"}, ""); }),
+            name + ": model.hf: must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+  const auto scaling = [&](const std::string& map) {
+    return input_error([&] { load_recipe(file, {"model.rope_scaling=" + map}, ""); });
+  };
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"parallel.fsdp.offload={to: disk}"}, ""); }),
+            "--set parallel.fsdp.offload={to: disk}: parallel.fsdp.offload.path: must be given");
+  EXPECT_EQ(scaling("{factor: 8}"),
+            "--set model.rope_scaling={factor: 8}: model.rope_scaling.rope_type: must be given");
+  EXPECT_EQ(scaling("{rope_type: linear}"),
+            "--set model.rope_scaling={rope_type: linear}: model.rope_scaling.factor: must be given");
+  const std::string llama3 = "{rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4}";
+  EXPECT_EQ(scaling(llama3), "--set model.rope_scaling=" + llama3 +
+                                 ": model.rope_scaling.original_max_position_embeddings: must be given");
+}
+
+TEST(RecipeErrors, NameAllThatIsMissing) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  const std::string needs_model =
+      ": model.hf: must be given (a Hugging Face folder), or the shape spelled out: "
+      "hidden_size, ...";
+  const fs::path empty = folder.write("empty.yaml", "model: {num_hidden_layers: 3}\n");
+  std::string missing = "6 keys are missing:\n  " + empty.string() + ":1:8" + needs_model;
+  for (const char* key :
+       {"data.tokens", "train.sequence_length", "train.global_batch", "train.steps", "optimizer.learning_rate"}) {
+    missing += "\n  " + empty.string() + ": " + key + ": must be given";
+  }
+  EXPECT_EQ(input_error([&] { load_recipe(empty, {}, ""); }), missing);
+  EXPECT_EQ(input_error([&] {
+              load_recipe(file, {"model.vocab_size=null", "model.num_attention_heads=null"}, "");
+            }),
+            "2 keys are missing:\n  --set model.num_attention_heads=null: must be given\n"
+            "  --set model.vocab_size=null: must be given");
+  // A missing key is named, not what follows from it.
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"model.rope_scaling={low_freq_factor: 1}"}, ""); }),
+            "--set model.rope_scaling={low_freq_factor: 1}: model.rope_scaling.rope_type: must be given");
+}
+
+TEST(RecipeErrors, NameTheMesh) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  EXPECT_EQ(input_error([&] { load_recipe(file, {}, "dp=2,pp=2"); }),
+            "--mesh dp=2,pp=2: parallel.mesh.pp: unknown key; here models are not cut into pipeline stages: give these "
+            "ranks to dp, tp or cp of parallel.mesh");
+  EXPECT_EQ(input_error([&] { load_recipe(file, {}, "dp=2,zp=2"); }),
+            "--mesh dp=2,zp=2: \"zp\" is not one of dp, tp, cp; did you mean \"dp\"?");
+  EXPECT_NE(input_error([&] { load_recipe(file, {}, "dp=two"); }).find("dp=two"), std::string::npos);
+}
+
+TEST(RecipeErrors, NameTheFileThatSaysIt) {
+  const RecipeFolder folder;
+  const fs::path base = folder.write("base.yaml", kSmallRecipe + "schedule: {name: cosin}\n");
+  const fs::path top = folder.write("top.yaml", "extends: base.yaml\n");
+  EXPECT_EQ(input_error([&] { load_recipe(top, {}, ""); }).rfind(base.string() + ":16:18: schedule.name", 0), 0u);
+
+  const fs::path lost = folder.write("lost.yaml", "extends: nowhere.yaml\n");
+  EXPECT_EQ(
+      input_error([&] { load_recipe(lost, {}, ""); }),
+      lost.string() + ":1:10: extends: " + (folder.path() / "nowhere.yaml").string() + ": No such file or directory");
+  const fs::path list = folder.write("list.yaml", "extends: [base.yaml]\n");
+  EXPECT_EQ(input_error([&] { load_recipe(list, {}, ""); }),
+            list.string() + ":1:10: extends: a list is not the path of a recipe");
+}
+
+TEST(RecipeErrors, RefuseCycles) {
+  const RecipeFolder folder;
+  const fs::path a = folder.write("a.yaml", "extends: b.yaml\n");
+  const fs::path b = folder.write("b.yaml", "extends: ./a.yaml\n");
+  EXPECT_EQ(input_error([&] { load_recipe(a, {}, ""); }),
+            b.string() + ":1:10: extends: " + a.string() + ": extends itself, over 2 files");
+}
+
+TEST(RecipeErrors, RefuseWhatIsNoRecipe) {
+  const RecipeFolder folder;
+  const auto error_of = [&](const std::string& text) {
+    const fs::path file = folder.write("r.yaml", text);
+    return input_error([&] { load_recipe(file, {}, ""); }).substr(file.string().size());
+  };
+  EXPECT_EQ(error_of(""), ": an empty recipe");
+  EXPECT_EQ(error_of("# nothing\n"), ": an empty recipe");
+  EXPECT_EQ(error_of("- a\n"), ":1:1: a recipe is a map of keys (model:, data:, train:, ...), not a list");
+  EXPECT_EQ(error_of("hello\n"), ":1:1: a recipe is a map of keys (model:, data:, train:, ...), not \"hello\"");
+  EXPECT_EQ(error_of(std::string(size_t{1} << 21, '#')), ": more than 1 MiB: this is not a recipe");
+  EXPECT_NE(error_of(std::string(100, '[') + std::string(100, ']')).find("nested too deeply"), std::string::npos);
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string here = "a" + std::to_string(i), before = "*a" + std::to_string(i - 1);
+    bomb += here + ": &" + here + " [" + before + ", " + before + ", " + before + ", " + before + "]\n";
+  }
+  EXPECT_NE(error_of(bomb).find("too many values for a recipe"), std::string::npos);
+  bomb = "long: &long " + std::string(100'000, 'x') + "\nlist: [";
+  for (int i = 0; i < 20'000; ++i) bomb += "*long, ";
+  EXPECT_EQ(error_of(bomb + "*long]\n").find(":2:"), 0U);
+  EXPECT_NE(error_of(bomb + "*long]\n").find("stand for more than 4 MiB of text: this is not a recipe"),
+            std::string::npos);
+
+  EXPECT_EQ(input_error([&] { load_recipe(folder.path(), {}, ""); }),
+            folder.path().string() + ": is a folder: give the recipe in it, such as " +
+                (folder.path() / "recipe.yaml").string());
+  EXPECT_EQ(input_error([&] { load_recipe("/nowhere/r.yaml", {}, ""); }), "/nowhere/r.yaml: No such file or directory");
+  EXPECT_NE(input_error([&] { load_recipe(std::string(5000, 'x'), {}, ""); }).find("File name too long"),
+            std::string::npos);
+  EXPECT_EQ(input_error([] { load_recipe("/dev/zero", {}, ""); }), "/dev/zero: more than 1 MiB: this is not a recipe");
+}
+
+TEST(Suggestions, FindTheNearest) {
+  const std::vector<std::string> words = {"steps", "seed", "precision"};
+  EXPECT_EQ(nearest("stpes", words), "steps");
+  EXPECT_EQ(nearest("step", words), "steps");
+  EXPECT_EQ(nearest("precission", words), "precision");
+  EXPECT_EQ(nearest("STEPS", words), "steps");
+  EXPECT_EQ(nearest("weights", words), "");
+  EXPECT_EQ(nearest("", words), "");
+  EXPECT_EQ(nearest(std::string(1000, 's'), words), "");
+  EXPECT_EQ(recipe_keys().suggestion("train", "vocab_size"), "; did you mean \"model.vocab_size\"?");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "mesh/base/error.h"
+#include "runtime/program/telemetry/console.h"
+#include "runtime/program/telemetry/metrics.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::ScratchFolder;
+
+std::vector<nlohmann::json> lines_of(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TEST(Metrics, OneObjectAStep) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "metrics.jsonl";
+  MetricsFile(file, 0).append({1, 2.5, 0.75, 1e-3, 1024, 0.5, 2048});
+  ASSERT_EQ(lines_of(file).size(), 1u);
+  const nlohmann::json line = lines_of(file)[0];
+  EXPECT_EQ(line["step"], 1);
+  EXPECT_EQ(line["loss"], 2.5);
+  EXPECT_EQ(line["grad_norm"], 0.75);
+  EXPECT_EQ(line["learning_rate"], 1e-3);
+  EXPECT_EQ(line["tokens"], 1024);
+  EXPECT_EQ(line["step_seconds"], 0.5);
+  EXPECT_EQ(line["tokens_per_second"], 2048.0);
+}
+
+TEST(Metrics, OfAnEvaluationAreInItsStepsLine) {
+  const ScratchFolder folder;
+  MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
+  StepMetrics step{1, 2.5};
+  metrics.append(step);
+  step.evaluation = EvaluationMetrics{2.25, 1000, 0.5};
+  metrics.append(step);
+  const auto lines = lines_of(folder.path() / "metrics.jsonl");
+  EXPECT_FALSE(lines[0].contains("eval_loss"));
+  EXPECT_EQ(lines[1]["eval_loss"], 2.25);
+  EXPECT_EQ(lines[1]["eval_tokens"], 1000);
+  EXPECT_EQ(lines[1]["eval_seconds"], 0.5);
+}
+
+TEST(Metrics, SayOfEachStepWhetherItWasSkippedWhereThatMayBe) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "metrics.jsonl";
+  MetricsFile metrics(file, 0, /*records_skipped=*/true);
+  StepMetrics step{1, 2.5, 0.75};
+  metrics.append(step);
+  step.grad_norm = std::numeric_limits<double>::infinity();
+  step.loss_scale = 1024;
+  step.skipped = true;
+  step.non_finite = "model.norm.weight";
+  metrics.append(step);
+  const auto lines = lines_of(file);
+  EXPECT_EQ(lines[0]["skipped"], false);
+  EXPECT_FALSE(lines[0].contains("loss_scale") || lines[0].contains("non_finite"));
+  EXPECT_EQ(lines[1]["skipped"], true);
+  EXPECT_EQ(lines[1]["loss_scale"], 1024);
+  EXPECT_EQ(lines[1]["non_finite"], "model.norm.weight");
+  EXPECT_TRUE(lines[1]["grad_norm"].is_null());
+}
+
+TEST(Metrics, AreCutBackToTheResumedStep) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "metrics.jsonl";
+  {
+    MetricsFile metrics(file, 0);
+    for (int64_t step : {1, 2, 3}) metrics.append({step});
+  }
+  std::ofstream(file, std::ios::app) << "{\"step\": 4, \"lo";  // the process died within a line
+  MetricsFile(file, 2).append({3, 9});
+  const std::vector<nlohmann::json> lines = lines_of(file);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[2]["loss"], 9.0);
+}
+
+TEST(JsonLines, SaysWhichStepsHaveNoLine) {
+  const testing::ScratchFolder folder;
+  const auto missing = [&](const std::string& lines, int64_t last_step) {
+    std::ofstream(folder.path() / "metrics.jsonl") << lines;
+    return JsonLines(folder.path() / "metrics.jsonl", last_step).missing();
+  };
+  const std::string lines = "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":7}\n{\"step\":9}\n";
+  EXPECT_EQ(missing(lines, 3), "");
+  EXPECT_EQ(missing(lines, 6), "steps 4 to 6");
+  EXPECT_EQ(missing(lines, 10), "steps 4 to 6, step 8, step 10");
+  EXPECT_EQ(missing("{\"step\":1}\n{\"step\":2", 2), "step 2") << "a line that was cut short";
+  EXPECT_EQ(missing("", 2), "steps 1 to 2");
+  EXPECT_EQ(missing("", 0), "");
+}
+
+TEST(Metrics, AFullDiskIsNamed) {
+  const ScratchFolder folder;
+  MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
+  // A limit on the size of files makes a write fail like a full disk, once its signal is ignored.
+  rlimit before;
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit limit{200, before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::string message;
+  try {
+    for (int64_t step = 1; step <= 10; ++step) metrics.append({step});
+  } catch (const std::runtime_error& error) {
+    message = error.what();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_NE(message.find("metrics.jsonl"), std::string::npos) << message;
+}
+
+TEST(Console, ALineAStep) {
+  EXPECT_EQ(console_line({12, 2.12345, 0.5, 1e-3, 0, 0, 12345.4}, 600, 75),
+            "step  12/600  loss 2.1235  norm 0.500  lr 1.00e-03  12,345 tok/s  eta 1:15");
+  StepMetrics skipped{12, 2.12345, 0.5, 1e-3};
+  skipped.skipped = true;
+  EXPECT_TRUE(console_line(skipped, 600, 75).ends_with("  skipped: the loss is not finite"));
+  skipped.non_finite = "model.norm.weight";
+  skipped.loss_scale = 65536;
+  EXPECT_TRUE(console_line(skipped, 600, 75)
+                  .ends_with("  skipped: the gradient of model.norm.weight is not finite with loss scale 65536"));
+  StepMetrics evaluated{12, 2.12345, 0.5, 1e-3};
+  evaluated.evaluation = EvaluationMetrics{1.98766, 100, 2};
+  EXPECT_TRUE(console_line(evaluated, 600, 75).ends_with("  eta 1:15  eval loss 1.9877"));
+  EXPECT_EQ(with_separators(999), "999");
+  EXPECT_EQ(with_separators(-1234567), "-1,234,567");
+  EXPECT_EQ(with_separators(-123), "-123");
+  EXPECT_EQ(counted(1, "piece"), "1 piece");
+  EXPECT_EQ(counted(1234, "piece"), "1,234 pieces");
+  EXPECT_EQ(counted(0, "mesh", "meshes"), "0 meshes");
+  EXPECT_EQ(duration(2 * 3600 + 5), "2:00:05");
+}
+
+}  // namespace
+}  // namespace meshtrain
