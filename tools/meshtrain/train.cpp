@@ -56,7 +56,7 @@ std::vector<std::string> describe_beginning(const Preparation& prepared, const R
   return lines;
 }
 
-/// What the checkpoint says that the run goes on from: the model's shape, should model.hf be gone.
+/// Returns the recipe saved in the checkpoint to resume from; it has the model's shape when model.hf no longer exists.
 SavedRecipe saved_recipe(const RunOptions& options) {
   if (!options.resumes()) return {};
   return [&options](const std::string& name) -> std::string {
