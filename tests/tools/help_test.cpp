@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <thread>
 
 #include "tests/tools/program.h"
 
@@ -55,7 +54,7 @@ TEST(OpenMp, ThreadsSpinBrieflyUnlessAPolicyIsSet) {
     EXPECT_TRUE(has(ending.err, "GOMP_SPINCOUNT = '")) << ending.err;
     return has(ending.err, "GOMP_SPINCOUNT = '3000'");
   };
-  EXPECT_TRUE(spins_briefly({"OMP_NUM_THREADS=2"}) || std::thread::hardware_concurrency() == 1);
+  EXPECT_TRUE(spins_briefly({"OMP_NUM_THREADS=2"})) << "also on one core, which the threads share";
   EXPECT_FALSE(spins_briefly({"OMP_NUM_THREADS=1"})) << "no other thread waits";
   EXPECT_FALSE(spins_briefly({"OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=active"}));
   EXPECT_FALSE(spins_briefly({"OMP_NUM_THREADS=2", "GOMP_SPINCOUNT=77"}));

@@ -24,13 +24,14 @@ bool sets(const char* entry, const char* name) {
 
 /// Returns whether this process may have several OpenMP threads whose way of waiting nobody has chosen.
 bool is_open(char** environment, size_t count) {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) == 1) return false;
+  bool is_number_set = false;
   for (size_t i = 0; i < count; ++i) {
     if (sets(environment[i], "OMP_WAIT_POLICY") || sets(environment[i], "GOMP_SPINCOUNT")) return false;
     if (std::strcmp(environment[i], "OMP_NUM_THREADS=1") == 0) return false;
+    is_number_set = is_number_set || sets(environment[i], "OMP_NUM_THREADS");
   }
-  return true;
+  cpu_set_t cores;
+  return is_number_set || sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) > 1;
 }
 
 /// Starts this program again with GOMP_SPINCOUNT=3000. Where that is not possible it continues as it is.
