@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-
 #include "tests/tools/program.h"
 
 namespace meshtrain::testing {
