@@ -80,10 +80,10 @@ struct Fsdp::State {
   Gathering gathering;
   Reduction reduction;
   bool last = false;  // backward of the step
-  // For forwards that do not say which unit they use.
+  // The state of run(forward), whose forward does not name the units that it uses.
   std::optional<UnitStorages> storages;
   std::optional<WatchedUses> backward_uses;
-  std::optional<size_t> current;  // the unit used last in this forward or backward, unless it is of the whole step
+  std::optional<size_t> current;  // the unit in use in this forward or backward; never one with whole_step
 
   void enter(const char* pass, size_t unit) const {
     FlightRecorder::own().set_place(std::string(pass) + " of " + units[unit].name());
@@ -95,7 +95,7 @@ struct Fsdp::State {
     reduction.before_backward(unit);
   }
 
-  /// Returns true when `unit` is used after another one; units of the whole step do not count.
+  /// Returns true when `unit` is not the one in use; units with whole_step do not count.
   bool changes_to(size_t unit) const { return !units[unit].whole_step() && current != unit; }
 
   void use_in_forward(size_t unit) {

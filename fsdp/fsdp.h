@@ -42,10 +42,10 @@ class Fsdp {
   /// Calls `forward` with the unit's parameters gathered, and gathers them again for its backward.
   at::Tensor run(size_t unit, const std::function<at::Tensor()>& forward);
   /// Calls `forward` of a module that does not know its units (fsdp/module.h). The first operator that takes a
-  /// parameter of a unit gathers the unit, and lets go the unit used before; the backward does the same. Units may be
-  /// used in any order, but gather early only in the order of the list. The backward throws std::logic_error when
-  /// gradients are cut over ranks and a unit gets one after its reduction has begun: such units must be of the whole
-  /// step, or be one. Call begin_backward(), backward() and end_backward() in the same thread.
+  /// parameter of a unit gathers the unit and evicts the unit used before; the backward does the same. Units may be
+  /// used in any order, but are gathered ahead only in the order of the list. When gradients are cut over ranks, the
+  /// backward throws std::logic_error if a unit gets a gradient after its reduction has begun: mark such units
+  /// whole_step, or merge them into one unit. Call begin_backward(), backward() and end_backward() in the same thread.
   at::Tensor run(const std::function<at::Tensor()>& forward);
 
   /// Makes gradients count as zero: those that a layer writes itself (Parameter::written_by_layer) keep old values

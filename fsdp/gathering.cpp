@@ -50,7 +50,7 @@ void Gathering::prefetch(size_t unit, int step) {
   }
 }
 
-// Memory in turns is planned for neighbours: a unit that is used out of order may have the memory of one that is still
+// Memory in turns assumes the order of the list: a unit used out of order may share memory with one that is still
 // gathered.
 void Gathering::make_room(int64_t first, int64_t last) {
   if (!memory_.in_turns()) return;

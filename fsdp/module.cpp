@@ -9,7 +9,7 @@
 namespace meshtrain {
 namespace {
 
-/// Returns true when `name` matches `pattern`, of which a star stands for one part between dots.
+/// Returns true when `name` matches `pattern`. A star in `pattern` stands for one part of the name, between dots.
 bool matches(std::string pattern, std::string name) {
   std::replace(pattern.begin(), pattern.end(), '.', '/');
   std::replace(name.begin(), name.end(), '.', '/');

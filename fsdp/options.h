@@ -21,7 +21,7 @@ struct FsdpOptions {
   Group shards = {};     ///< ranks over which units are cut; NoShard: this rank alone
   Group replicas = {};   ///< ranks that keep the same shard, over which its gradient is summed. HYBRID_SHARD: FullShard
                          ///< and several replicas
-  Group remaining = {};  ///< ranks over which the reduced shards of gradients remain to be summed
+  Group remaining = {};  ///< ranks over which the reduced shards of gradients must still be summed
   Group remaining_partial = {};  ///< the same for gradients that are partial over an axis (Parameter::partial_over):
                                  ///< with the ranks of that axis
   Group summed_over = {};  ///< ranks of shards, replicas and remaining together: those of a host keep gradients in
@@ -34,7 +34,7 @@ struct FsdpOptions {
                                                     ///< precision: fp32 behind parameters in bf16
   std::optional<at::ScalarType> reduce_dtype = {};  ///< of gradients while they are added up and reduced over shards,
                                                     ///< and under NoShard over replicas; none: the parameters'
-  int64_t prefetch = 1;                             ///< units gathered ahead of the one that computes: 0 and more
+  int64_t prefetch = 1;     ///< number of units gathered ahead of the one that computes, at least 0
   ShardMemory memory = {};  ///< of shards, and of their gradients, where they lie apart from whole
                             ///< ones. On disk FullShard gathers from it on one rank too
 };

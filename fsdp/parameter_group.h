@@ -8,8 +8,8 @@
 
 namespace meshtrain {
 
-/// Parameters under one division over ranks. A rank has one group or several, in the same order on all ranks that hold
-/// the same part of the model.
+/// A group of parameters that are divided over ranks alike. A rank has one or more groups, in the same order on all
+/// ranks that hold the same part of the model.
 struct ParameterGroup {
   Fsdp* fsdp;           ///< must outlive this
   ReplicaMap replicas;  ///< which rank holds and owns which part of the group's parameters
@@ -20,7 +20,7 @@ inline at::Device device_of(const std::vector<ParameterGroup>& groups) {
   return groups.at(0).fsdp->units().at(0).parameters().at(0)->tensor.device();
 }
 
-/// Returns the group that `buffer` belongs to, one of `groups`.
+/// Returns the group in `groups` that `buffer` belongs to. Throws std::out_of_range when there is none.
 inline const ParameterGroup& group_of(const FlatBuffer& buffer, const std::vector<ParameterGroup>& groups) {
   for (const ParameterGroup& group : groups) {
     for (const Unit& unit : group.fsdp->units()) {
@@ -32,7 +32,7 @@ inline const ParameterGroup& group_of(const FlatBuffer& buffer, const std::vecto
   throw std::out_of_range("a buffer of none of the groups");
 }
 
-/// Returns the trained buffers of all groups, in their order.
+/// Returns the trainable buffers of all groups, in the order of the groups.
 inline std::vector<const FlatBuffer*> trainable_buffers(const std::vector<ParameterGroup>& groups) {
   std::vector<const FlatBuffer*> all;
   for (const ParameterGroup& group : groups) {

@@ -63,7 +63,7 @@ void Reduction::count_final(size_t unit) {
   if (reducing_ && static_cast<int64_t>(unit) > next_) {
     throw std::logic_error("unit " + units_[unit].name() +
                            " has a gradient after its reduction has begun: its parameters are used before those of "
-                           "earlier units; list units in the order of their use, or make it one of the whole step");
+                           "earlier units; list units in the order of their use, or set whole_step for it");
   }
   if (!units_[unit].count_final() || !reducing_) return;
   while (next_ >= 0 && units_[next_].complete()) issue_next();

@@ -9,11 +9,11 @@
 namespace meshtrain {
 namespace {
 
-// A dispatch key that no tensor has and no library registers, before autograd's: a thread that includes it sends every
-// operator through before_operator().
+// A dispatch key ahead of autograd's that no tensor has and no library registers. A thread that includes the key sends
+// every operator through before_operator().
 constexpr c10::DispatchKey kWatch = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// Not one a thread: the backward of tensors on a GPU runs in a thread of autograd.
+// One for the process, not one for each thread: autograd runs the backward of GPU tensors in a thread of its own.
 std::atomic<const WatchedUses*> innermost = nullptr;
 
 void visit_tensors(const c10::IValue& value, const WatchedUses& watch) {

@@ -26,10 +26,10 @@ class UnitStorages {
   std::unordered_map<const c10::StorageImpl*, int64_t> units_;
 };
 
-/// A watch over the operators of this thread, and of the threads of a backward that it starts: calls `before_use`
-/// before each operator that takes a tensor of a unit. An error of `before_use` is thrown in place of the operator.
-/// Operators inside another operator, or inside `before_use`, are not watched. One thread of a process watches at a
-/// time. A watched operator costs about a microsecond on the host (docs/benchmarks.md).
+/// A watch over the operators of this thread, and of the threads in which autograd runs this thread's backward. Calls
+/// `before_use` before each operator that takes a tensor of a unit. An error of `before_use` is thrown in place of the
+/// operator. Operators inside another operator, or inside `before_use`, are not watched. One thread of a process
+/// watches at a time. A watched operator costs about a microsecond on the host (docs/benchmarks.md).
 class WatchedUses {
  public:
   using BeforeUse = std::function<void(size_t unit)>;

@@ -9,9 +9,10 @@
 
 namespace meshtrain {
 
-/// All parameters of a model in its order, each with a number, whether this rank holds them or not. Every rank makes
-/// the same index, without memory and without communication. Collectives about parameters have one element or one turn
-/// for each number, so that their size and number do not depend on the parameters that a rank holds.
+/// An index of all parameters of a model, in the model's order. Each parameter has a number, whether or not this rank
+/// holds the parameter. Every rank makes the same index, without memory and without communication. Collectives about
+/// parameters have one element or one turn for each number. Their size and count therefore do not depend on the
+/// parameters that a rank holds.
 class ParameterIndex {
  public:
   struct Entry {
@@ -23,7 +24,7 @@ class ParameterIndex {
 
   ParameterIndex() = default;
   /// `declared`: the parameters of the complete model; they need no storage. Throws std::invalid_argument when two have
-  /// one name.
+  /// the same name.
   explicit ParameterIndex(const std::vector<Parameter*>& declared);
 
   size_t size() const { return entries_.size(); }

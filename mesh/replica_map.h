@@ -64,7 +64,8 @@ class ReplicaMap {
   Range owned(int64_t numel, int64_t whole) const;
 
   const Group& world() const { return world_; }
-  /// Ranks that hold the other parts of the parameters that tp cuts, and the same of everything else.
+  /// Returns the ranks that hold the other parts of the parameters that tp cuts; of all other parameters they hold the
+  /// same.
   const Group& parts() const { return parts_; }
   /// Ranks that compute different tokens, dp x cp: a loss and every gradient are sums over them.
   const Group& tokens() const { return tokens_; }

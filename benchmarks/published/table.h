@@ -8,7 +8,7 @@
 
 namespace meshtrain {
 
-/// A training run that somebody published: a row of a table as published_runs.csv. Members are named like its columns.
+/// A published training run: a row of a table such as published_runs.csv. Members have the names of the columns.
 struct PublishedRun {
   std::string location = {};  ///< "runs.csv:7"
   std::string id, source, model, system;

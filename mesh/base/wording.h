@@ -6,20 +6,20 @@
 
 namespace meshtrain {
 
-/// A key of a recipe that a message names: "train.micro_batch".
+/// A key of a recipe in a message: "train.micro_batch".
 struct Key {
   std::string path;
 };
 
-/// A value for a key that a message advises: "train.micro_batch: 2".
+/// A value that a message advises for a key: "train.micro_batch: 2".
 struct Setting {
   std::string key, value;
 };
 
-/// The names that a command has for keys of a recipe: {"train.micro_batch", "--micro-batch"}.
+/// A command's names for keys of a recipe: {"train.micro_batch", "--micro-batch"}.
 using KeyNames = std::map<std::string, std::string>;
 
-/// A text for people that keeps the keys it names, so that a command can name its own options in their place.
+/// A text for people that knows which recipe keys it contains, so that a command can print its own options instead.
 class Wording {
  public:
   Wording(std::string text) : parts_{{"", std::move(text)}} {}
@@ -33,7 +33,7 @@ class Wording {
   }
 
   bool empty() const { return text().empty(); }
-  /// Returns the text with the keys that have a name under it: "set --micro-batch 2" for "set train.micro_batch: 2".
+  /// Returns the text with names for the keys that have one: "set --micro-batch 2" for "set train.micro_batch: 2".
   std::string text(const KeyNames& names = {}) const {
     std::string text;
     for (const auto& [key, rest] : parts_) {

@@ -10,9 +10,9 @@ namespace meshtrain {
 /// which settings need less.
 std::string message_of(const std::exception& error);
 
-/// The advice of message_of() on memory that was refused, "a rank needs less with ...", for as long as it lives; there
-/// is one at a time. Without one, and when `advice` throws or returns an empty text, the advice is general. Any thread
-/// may call `advice`, with little memory left.
+/// The advice that message_of() gives when memory is refused, "a rank needs less with ...", while this object lives.
+/// Only one may exist at a time, because its end removes the advice. Without one, or when `advice` throws or returns an
+/// empty text, message_of() gives general advice. Any thread may call `advice`, with little memory left.
 class MemoryAdvice {
  public:
   explicit MemoryAdvice(std::function<std::string()> advice);

@@ -305,7 +305,7 @@ Ending run_program_on(const std::string& table) {
   return run_program({build_folder() + "/benchmarks/published_benchmark", table});
 }
 
-/// Returns what the program prints about a table of benchmarks/published, and the score that it ends with.
+/// Returns the program's output for a table of benchmarks/published, and the score at its end.
 std::pair<std::string, nlohmann::json> held_against(const std::string& table) {
   const Ending ending = run_program_on(source_folder() + "/benchmarks/published/" + table);
   EXPECT_EQ(ending.status, 0) << ending.err;

@@ -1,4 +1,4 @@
-// An optimizer that this program registers: the same result on every mesh and in every mode, saved and resumed.
+// An optimizer that this program registers gives the same result on every mesh and in every mode, also after a resume.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

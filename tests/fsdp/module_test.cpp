@@ -27,7 +27,7 @@ using testing::world_on;
 constexpr int kUpdates = 3;
 constexpr double kLearningRate = 0.01;
 
-/// A module of fp64, the same on every rank, and its inputs.
+/// An fp64 module, the same on every rank, and its inputs.
 template <class Module>
 struct Trained {
   static Module make() {
@@ -68,8 +68,8 @@ void descend(Fsdp& fsdp) {
   fsdp.shards_changed();
 }
 
-/// Trains one copy of the module under `options`, and another one on this rank alone with the micro-batches of every
-/// rank, one by one.
+/// Trains one copy of the module under `options`, and another on this rank alone with every rank's micro-batches, one
+/// by one.
 template <class Module>
 void expect_equal_to_one_rank(const FsdpOptions& options) {
   using Inputs = Trained<Module>;
@@ -177,7 +177,7 @@ TEST(ModuleFsdp, UnitsAreNamedAndComplete) {
   EXPECT_THROW(ModuleUnits(*mlp, {"middle"}), std::invalid_argument) << "its parameters are also those of again";
 }
 
-/// Layers used in another order than that of the units.
+/// Layers that are used in a different order than the units.
 struct BackAndForth : torch::nn::Module {
   BackAndForth() {
     for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(8, 8));

@@ -7,7 +7,7 @@
 
 namespace meshtrain::testing {
 
-/// A module with GroupNorm and BatchNorm, a layer that no loss uses, and a layer that is used twice, under two names.
+/// A module with GroupNorm and BatchNorm, a layer that no loss uses, and a layer that is used twice under two names.
 struct MlpImpl : torch::nn::Module {
   MlpImpl() {
     first = register_module("first", torch::nn::Linear(12, 32));

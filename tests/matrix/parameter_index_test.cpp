@@ -1,4 +1,4 @@
-// Ranks that hold different parameters, in one group or two: everything that goes by the model's index of parameters
+// Ranks that hold different parameters, in one or two groups: everything that uses the model's index of parameters
 // gives the results of one rank that holds them all.
 
 #include "mesh/parameter_index.h"
@@ -35,8 +35,8 @@ namespace {
 constexpr const char* kOfTheFirst = "model.layers.0.mlp.up_proj.weight";
 constexpr const char* kOfTheSecond = "model.layers.1.self_attn.k_proj.weight";
 
-/// A small model without any training: some of its layers in groups of parameters, with values and gradients that
-/// depend on names and elements alone.
+/// A small model that is not trained: some of its layers in groups of parameters, with values and gradients that depend
+/// only on names and elements.
 class Part {
  public:
   /// Every rank of `mesh` must construct the same part. `groups`: the layers of each group, and its sharding.
@@ -96,7 +96,7 @@ class Part {
     return all;
   }
 
-  /// Returns what an update makes of the parameters. Every rank of `everyone` must call it.
+  /// Returns the parameters after an update. Every rank of `everyone` must call it.
   Trace trace(const Group& everyone) {
     Trace trace{{2.5}, {0.7}, {}};
     ParameterTracer tracer(index_, groups_);

@@ -1,5 +1,5 @@
-// A trainer of any parts: a Transformer cut in two or three gives the bits of one part, and parts need not be a
-// Transformer.
+// A trainer of any parts: a Transformer in two or three parts gives the same bits as in one part, and parts need not be
+// a Transformer.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// `meshtrain train --check` looks at the machine that it runs on, and changes nothing. It refuses what a start refuses.
+// `meshtrain train --check` checks the machine that it runs on and changes nothing. It refuses whatever a start
+// refuses.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -20,8 +21,8 @@ class TrainCheck : public TrainProgram {
     return train(1, words);
   }
 
-  /// Expects that a check and a start on `ranks` ranks refuse `words` with the same line, which has `part`, and that
-  /// neither makes a run directory.
+  /// Expects that a check and a start on `ranks` ranks refuse `words` with the same line, which contains `part`.
+  /// Neither may make a run directory.
   void expect_refused_alike(const Words& words, const std::string& part, int ranks = 1) const {
     SCOPED_TRACE(::testing::PrintToString(words));
     const bool existed = fs::exists(run_dir);
@@ -194,7 +195,7 @@ TEST_F(TrainCheck, WarnsOfADiskAsAStartDoes) {
     EXPECT_TRUE(has(ending.out, warning) && has(ending.out, ": set checkpoint.keep_last, or another --run-dir\n"))
         << ending.out << ending.err;
   }
-  // Checkpoints that exist take no more room.
+  // Existing checkpoints need no further space.
   EXPECT_TRUE(has(check({"--resume", "--set", "train.steps=4", "--set", "checkpoint.every=1"}).out,
                   "\n3 checkpoints of 127.1 KiB, "));
 }

@@ -45,7 +45,7 @@ struct EvaluateArguments {
   bool json_lines = false;
 };
 
-/// The options of this command for keys of an evaluation's recipe, as messages name them.
+/// This command's options for keys of an evaluation's recipe, for messages.
 const KeyNames kOptionNames = {{"evaluate.tokens", "--tokens"},
                                {"evaluate.dtype", "--dtype"},
                                {"data.dtype", "--dtype"},

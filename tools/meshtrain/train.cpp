@@ -73,8 +73,8 @@ bool computes_on_gpus(const Recipe& recipe) {
   return recipe.device == "cuda" || (recipe.device == "auto" && is_cuda_driver_there());
 }
 
-/// Throws InputError when the times of --machine are of another device than the run's. A check does not know what
-/// device: auto takes where the run starts.
+/// Throws InputError when the times of --machine are of another device than the run's. A check does not know which
+/// device `auto` selects where the run starts.
 void check_machine(const TrainArguments& arguments, const Recipe& recipe) {
   if (!arguments.options.machine || (arguments.check && recipe.device == "auto")) return;
   const Machine& machine = *arguments.options.machine;
@@ -96,8 +96,8 @@ Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const 
                    std::to_string(num_ranks) + " meshtrain plan " + arguments.recipe.string() + " --calibrate writes");
 }
 
-/// Gives the recipe the fastest mesh of `num_ranks` ranks for --mesh auto. Returns a line about it. Every rank must
-/// call it.
+/// Gives the recipe the fastest mesh of `num_ranks` ranks for --mesh auto. Returns a line about that mesh. Every rank
+/// must call it.
 std::string take_best_mesh(Recipe& recipe, TrainArguments& arguments, const Group& world, int64_t num_ranks) {
   const auto start = std::chrono::steady_clock::now();
   if (num_ranks == 1) {
@@ -115,8 +115,8 @@ std::string take_best_mesh(Recipe& recipe, TrainArguments& arguments, const Grou
   return chosen.reason + (arguments.check ? "" : "; chosen in " + seconds_text(seconds.count()));
 }
 
-/// Returns the recipe on the mesh of `num_ranks` ranks that `arguments` request, and puts a line about that mesh into
-/// the note of their options. Every rank of `world` must call it.
+/// Returns the recipe on the mesh of `num_ranks` ranks that `arguments` request. Stores a line about that mesh in the
+/// note of their options. Every rank of `world` must call it.
 Recipe take_recipe(TrainArguments& arguments, const Group& world, int64_t num_ranks) {
   const bool chooses_mesh = arguments.with.mesh == "auto";
   if (chooses_mesh) arguments.with.mesh.clear();
@@ -127,7 +127,8 @@ Recipe take_recipe(TrainArguments& arguments, const Group& world, int64_t num_ra
   return recipe;
 }
 
-/// Returns the number of ranks that a check of `recipe` is for: those that were started, or else those of its mesh.
+/// Returns the number of ranks that a check of `recipe` assumes: the started ones if there are several, else those of
+/// its mesh.
 int64_t num_checked(const Recipe& recipe) {
   int64_t num_ranks = 1;
   for (const auto& [axis, size] : recipe.parallel.mesh) {
@@ -136,7 +137,7 @@ int64_t num_checked(const Recipe& recipe) {
   return announced_ranks() > 1 ? announced_ranks() : num_ranks;
 }
 
-/// Prepares a run without starting its ranks, for which a login node suffices.
+/// Prepares a run without starting its ranks, which also works on a login node.
 int check(TrainArguments& arguments) {
   const Progress progress("check of " + arguments.recipe.string());
   const Recipe recipe = take_recipe(arguments, Group(), announced_ranks());
@@ -165,7 +166,7 @@ int check(TrainArguments& arguments) {
 }
 
 int train(TrainArguments& arguments) {
-  if (arguments.check && !is_announced_first()) return 0;  // of several ranks one looks
+  if (arguments.check && !is_announced_first()) return 0;  // only one of several ranks checks
   if (!arguments.machine.empty()) {
     arguments.options.machine = std::make_shared<const Machine>(load_machine(arguments.machine));
   }

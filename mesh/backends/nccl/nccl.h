@@ -7,12 +7,12 @@
 
 namespace meshtrain {
 
-/// Returns a backend of the ranks of `host`, by the function of the plug-in: CUDA tensors go through NCCL, others
-/// through `host`. Each rank has a GPU of its own as its current device. One communicator and one stream of high
-/// priority a queue: a group has one queue, and another by Group::second_queue(). `issue` orders the collective after
-/// what the current stream was given, and returns; Work::wait() orders the current stream after it, and never blocks
-/// the host. A captured graph takes both in. One thread at a time issues, in one order on all ranks. A group's Urgency
-/// is its share of the GPU (nccl_max_blocks()).
+/// Returns a backend for the ranks of `host`, made by the plug-in: CUDA tensors go through NCCL, others through `host`.
+/// Each rank must have a GPU of its own as its current device. Each queue has one communicator and one stream of high
+/// priority. A group has one queue; Group::second_queue() makes another. `issue` orders the collective after what the
+/// current stream was given, and returns; Work::wait() orders the current stream after it, and never blocks the host. A
+/// captured graph records both. Only one thread at a time may issue; the order must be the same on all ranks. A group's
+/// Urgency is its share of the GPU (nccl_max_blocks()).
 ///
 /// Windows: with user_buffers, of CUDA tensors, Placement::Own; a queue registers one when it first communicates what
 /// lies in it. Otherwise none. Symmetric: by queues of the group that the window was made for and of groups within it;
@@ -24,7 +24,7 @@ namespace meshtrain {
 /// the limit.
 std::shared_ptr<Backend> connect_nccl(std::shared_ptr<Backend> host, const NcclOptions& options = {});
 
-/// The function of the plug-in.
+/// The plug-in's function that makes the backend for connect_nccl().
 extern "C" std::shared_ptr<Backend> meshtrain_nccl_backend(std::shared_ptr<Backend> host, const NcclOptions& options);
 
 }  // namespace meshtrain

@@ -42,8 +42,8 @@ class CudaPlugin {
   /// Makes a graph on a GPU that use() has chosen.
   virtual std::unique_ptr<DeviceGraph> make_graph(int gpu) const = 0;
 
-  /// Ends the NVTX range that is open and begins `name`, unless that is empty, for Nsight Systems. Costs nothing
-  /// without such a tool. Ranges are those of the process: a backward may run on another thread.
+  /// Ends the open NVTX range and, unless `name` is empty, begins a range `name`, for Nsight Systems. Costs nothing
+  /// without such a tool. Ranges belong to the process, because a backward may run on another thread.
   virtual void show_range(const char* name) = 0;
 };
 
@@ -54,8 +54,7 @@ bool is_cuda_driver_there();
 /// when it does not exist or cannot be opened.
 CudaPlugin& open_cuda_plugin(const std::filesystem::path& folder = {});
 
-/// Returns the function `name` of the plug-in, which it opens, for what stands above this floor. Throws as
-/// open_cuda_plugin() does.
+/// Opens the plug-in and returns its function `name`, for floors above this one. Throws as open_cuda_plugin() does.
 void* cuda_plugin_function(const char* name);
 
 }  // namespace meshtrain

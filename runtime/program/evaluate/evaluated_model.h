@@ -31,8 +31,8 @@ Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& re
 
 /// Makes a model on a mesh that computes losses. It has no gradients, no optimizer, and no memory for them. Its
 /// parameters are cut over tp, and over dp x cp as the options say. `weights` fills this rank's part of a parameter; it
-/// must not issue collectives. Every rank of `mesh` must call it. Throws what `weights` throws on any rank, on all
-/// alike.
+/// must not issue collectives. Every rank of `mesh` must call it. When `weights` throws on any rank, throws that error
+/// on all ranks.
 ModelParts evaluated_model(TransformerOptions options, const DeviceMesh& mesh, at::Device device,
                            const WriteParameter& weights);
 

@@ -66,8 +66,8 @@ std::vector<Turn> make_turns(const ParameterIndex& index, const std::vector<Para
   return turns;
 }
 
-/// Sends `whole` of rank `holder` to rank 0, which returns it in `shape`. Every rank of `world` must call it, with a
-/// tensor of the same dtype and device.
+/// Sends rank `holder`'s `whole` to rank 0. Returns the tensor in `shape` on rank 0, and this rank's `whole` on the
+/// others. Every rank of `world` must call it, with a `whole` of the same dtype and device.
 at::Tensor hand_over(const at::Tensor& whole, const std::vector<int64_t>& shape, int64_t holder, const Group& world) {
   std::vector<int64_t> sent(static_cast<size_t>(world.size()), 0), received = sent;
   if (world.rank() == holder) sent[0] = whole.numel();
@@ -94,7 +94,7 @@ std::string export_model(const ParameterIndex& index, const std::vector<Paramete
   const Group world = mesh.world().with_purpose("export");
   const std::vector<Turn> turns = make_turns(index, groups, world);
   auto turn = turns.begin();
-  const auto write = [&](at::Tensor whole) {  // anything on ranks that do not hold it
+  const auto write = [&](at::Tensor whole) {  // ignored on ranks that do not hold it
     const ParameterIndex::Entry& entry = index[turn->number];
     if (turn->holder != 0) whole = hand_over(whole.to(entry.dtype), entry.global_shape, turn->holder, world);
     agree(mesh.world(), [&] {

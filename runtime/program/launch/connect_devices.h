@@ -23,7 +23,7 @@ struct DeviceRequest {
 
   Kind kind = Kind::Auto;
   Transport transport = Transport::Auto;
-  std::optional<Setting> cpu_only = {};  ///< the setting of the recipe that is supported only on CPUs, if any; with it,
+  std::optional<Setting> cpu_only = {};  ///< a setting of the recipe that only CPUs support, if any; with it,
                                          ///< `Auto` chooses the CPU
   std::string allocator = {};            ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
   NcclBuffers nccl_buffers = NcclBuffers::Off;

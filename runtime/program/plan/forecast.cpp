@@ -14,8 +14,8 @@ namespace {
 /// Layers that are simulated at least: the first and the last may differ from those between.
 constexpr int64_t kLeastLayers = 4;
 
-/// Returns false when what a step does with a layer depends on more than its kind: on its number, or, for Muon, on how
-/// many matrices there are for the ranks; or may, for an optimizer that is not ours.
+/// Returns true when a step treats all layers of one kind alike. Freezing depends on a layer's number, Muon on the
+/// number of matrices for the ranks, and an optimizer that is not ours may depend on anything.
 bool repeats_alike(const RunPlan& plan) {
   return plan.freeze.empty() && (plan.optimizer.name == "adamw" || plan.optimizer.name == "sgd");
 }

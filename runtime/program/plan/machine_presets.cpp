@@ -60,8 +60,8 @@ constexpr std::array kSheets = {
           ProductFlops{4500e12, 2250e12, 2250e12, 75e12, 37e12}, kBlackwell, 148, 8e12, 180 * kGiB, 900e9, 50e9},
 };
 
-/// The rates of kernels that benchmarks/published fits on its own_runs.csv, and those of collectives and fp8, which it
-/// fits on its published_runs.csv: other programs have other kernels.
+/// The rates that benchmarks/published fits: those of kernels on own_runs.csv, because other programs have other
+/// kernels; those of collectives and fp8 on published_runs.csv.
 constexpr Rates kFitted = {
     .products = 1.05, .attention = 1.04, .fp8_products = 0.92, .memory = 1.02, .on_host = 0.97, .among_hosts = 0.94};
 

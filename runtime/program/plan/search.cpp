@@ -24,7 +24,7 @@ namespace {
 /// A mesh that was planned, or why it cannot be.
 struct Planned {
   std::optional<PlannedMesh> mesh;
-  std::string key, refusal;  ///< without a mesh
+  std::string key, refusal;  ///< set when there is no mesh
 };
 
 /// Returns the number of threads to plan on. Steps of hosts are simulated on one: what their operators allocate for a

@@ -58,10 +58,11 @@ struct StepForecast {
 /// The record that simulate() makes of a step's operators and collectives.
 enum class Recording { None, Timeline, Signatures };
 
-/// Makes steps of the real trainer on the Meta device, as rank `rank` of a world that does not exist, and returns what
-/// those after the first did: one for each of `micro_batches`, with so many of them, samples of one document. Memory is
-/// that of the device's tensors, LibTorch's own temporaries included; on hosts those are measured on this processor
-/// (host_scratch.h). No communication. Throws InputError as TransformerTrainer does.
+/// Makes steps of the real trainer on the Meta device, as rank `rank` of a world that does not exist. Returns a
+/// forecast of each step after the first: one for each entry of `micro_batches`, with that many micro-batches, in
+/// samples of one document. Memory is that of the device's tensors, LibTorch's own temporaries included; on hosts the
+/// temporaries are measured on this processor (host_scratch.h). Does not communicate. Throws InputError as
+/// TransformerTrainer does.
 std::vector<StepForecast> simulate(const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording = Recording::None);
 

@@ -33,7 +33,7 @@ void check_device(const DeviceRequest& request) {
                                               ": leave it out, or use device: cpu");
 }
 
-/// Throws InputError unless train.precision is `needed`, which `value` of `key`, or any value when empty, requires.
+/// Throws InputError unless train.precision is `needed`, as `value` of `key` requires; an empty `value` stands for any.
 void check_needs(const std::string& key, const std::string& value, const std::string& needed,
                  const TrainRecipe& train) {
   if (train.precision == needed) return;

@@ -77,11 +77,11 @@ struct MeshSegment {
   int64_t after = 0;  ///< the step before the first
 };
 
-/// Returns the meshes of a run's steps. Steps that a later start made again count for that one.
+/// Returns the meshes of a run's steps. Steps that a later start made again count for the later start.
 std::vector<MeshSegment> mesh_segments(const std::vector<RunStart>& starts);
 
-/// Returns the meshes that a run's steps were made on: "dp=4 (steps 1 to 200), then dp=2,tp=2 (from step 201)", or the
-/// mesh alone when there was one; empty when unknown.
+/// Returns a text about the meshes of a run's steps: "dp=4 (steps 1 to 200), then dp=2,tp=2 (from step 201)". With one
+/// mesh it is the mesh alone; empty when no mesh is known.
 std::string meshes_of(const std::vector<RunStart>& starts);
 
 }  // namespace meshtrain

@@ -45,7 +45,7 @@ class Series {
   bool has_values() const { return total().count > 0; }
   int64_t first_step() const { return first_step_; }
   int64_t last_step() const { return last_step_; }
-  /// Returns the value of last_step(); NaN when not finite.
+  /// Returns the value at last_step(); NaN when the value is not finite.
   double last() const { return last_; }
 
  private:

@@ -19,9 +19,8 @@ int64_t samples_of_run(const TrainRecipe& train, const TrainingState& state = {}
 /// a.bin". Of many that do not follow each other only some are named.
 std::string describe_samples(const Mixture& data, int64_t first, int64_t count);
 
-/// Describes what a run of `num_samples` reads, one line per source: samples, tokens, and epochs of the file; warns of
-/// files that may be read wrongly.
-/// `evaluation`: null without evaluation.
+/// Describes the data that a run of `num_samples` reads, one line for each source: samples, tokens, and epochs of the
+/// file. Warns of files that may be read wrongly. `evaluation`: null without evaluation.
 std::vector<Notice> describe_data(const Recipe& recipe, const Mixture& data, int64_t num_samples,
                                   const Evaluation* evaluation);
 

@@ -52,7 +52,7 @@ class Journal {
   /// Closes the files. Call after the last step. Throws std::runtime_error.
   void finish();
   void say(const std::string& line) const;
-  /// Prints a line that begins with "warning: ", as such.
+  /// Prints a line that begins with "warning: ", with the level warning.
   void warn(const std::string& line) const;
   /// Returns the name of each rank's host.
   const std::vector<std::string>& hosts() const { return hosts_; }

@@ -14,13 +14,13 @@
 
 namespace meshtrain {
 
-/// What the plan says of this rank's steps, and what the first ten of them were. One rank of a run has one.
+/// A comparison of this rank's first ten steps with the plan. One rank of a run has one.
 class Prediction {
  public:
   static constexpr int kSteps = 10;
 
-  /// Takes the forecast of the rank's step, whose plan and truth go to `file`; memory of the host is counted from here
-  /// on. Construct it before the trainer. `host_ranks`: ranks of a host. `device_peak`: of a GPU; null on a CPU.
+  /// Takes the forecast of the rank's step and begins to count memory of the host, so construct it before the trainer.
+  /// `host_ranks`: number of ranks on a host. `device_peak`: reads a GPU's peak; null on a CPU. `file`: see write().
   Prediction(StepForecast step, const DeviceMesh& mesh, int64_t host_ranks, std::function<DevicePeak()> device_peak,
              std::filesystem::path file);
 

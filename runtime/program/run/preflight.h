@@ -20,25 +20,25 @@ void check_run_directory(const std::filesystem::path& folder, bool resume);
 /// a file to carry over cannot be read. Does nothing without train.export.
 void check_export(const Recipe& recipe, const std::filesystem::path& run);
 
-/// Throws InputError when the folder of parallel.fsdp.offload.path, if shards are offloaded to disk, cannot be made.
+/// Throws InputError when shards are offloaded to disk and the folder of parallel.fsdp.offload.path cannot be made.
 void check_offload(const Recipe& recipe, const RunPlan& plan);
 
-/// Returns a line that compares the checkpoints which a run writes after step `done` with their disk; a warning when
-/// not all fit, empty when the run writes none. Throws InputError when not even one fits, divided over the disks of
-/// `num_hosts` hosts.
+/// Returns a line that compares the checkpoints after step `done` with the free space of their disk: a warning when not
+/// all fit, empty when no step is left. Throws InputError when not even one fits, divided over the disks of `num_hosts`
+/// hosts.
 Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFolder& checkpoints, int64_t done,
                    int64_t num_hosts);
 
-/// A comparison of the memory of a step with what there is.
+/// A comparison of the memory that a step needs with the memory that exists.
 struct MemoryNotice {
-  std::string text;  ///< one line; empty when nothing is to be said
+  std::string text;  ///< one line; empty when measured memory suffices
   bool is_warning = false;
 };
 
-/// Compares the `needed` bytes of a rank's step with what there is. `measured`: request.memory is what ranks have now,
-/// and nothing is said when it suffices. Otherwise with a GPU as `request` knows it, or with the host that this process
-/// is on; throws InputError when a step needs over a tenth more than a GPU has, which is beyond what the forecast of
-/// memory may be off by (docs/plan.md).
+/// Compares the `needed` bytes of a rank's step with the memory that exists. `measured`: request.memory is the memory
+/// that ranks have now, and the text is empty when it suffices. Otherwise compares with the GPU that `request`
+/// describes, or with the host of this process. Throws InputError when a step needs over a tenth more than a GPU has;
+/// the forecast is off by less than that (docs/plan.md).
 MemoryNotice memory_notice(const Recipe& recipe, const RunPlan& plan, PlanRequest request, int64_t needed,
                            bool measured);
 

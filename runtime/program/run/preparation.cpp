@@ -20,7 +20,7 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the request for plans of a run on the ranks of `world`. Every rank must call it.
+/// Returns the plan request of a run on the ranks of `world`. Every rank must call it.
 PlanRequest request_of_ranks(const Recipe& recipe, const Computing& computing, const Group& world) {
   const HostMap hosts = HostMap::of(world);
   const auto host_ranks = static_cast<int64_t>(hosts.ranks_of(hosts.host_of(world.rank())).size());
@@ -82,7 +82,7 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
       notices.push_back({"warning: device: cuda, and this machine has no NVIDIA driver", true});
     }
     forecast_step(options);
-    check_run_directory(folder, options.resumes());  // last: faults of a changed recipe are said first
+    check_run_directory(folder, options.resumes());  // last, so that errors of a changed recipe come first
     if (!resume) check_beginning(folder, recipe.checkpoint.every);
   });
 }

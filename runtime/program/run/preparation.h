@@ -15,13 +15,13 @@
 
 namespace meshtrain {
 
-/// The part of a run before its trainer: everything that can be refused or warned of without one, in one order. A start
-/// constructs the trainer next, and `train --check` ends here. Changes nothing on disk.
+/// The part of a run before its trainer exists: all checks and warnings that need no trainer, in one order. A start
+/// constructs the trainer next; `train --check` ends here. Changes nothing on disk.
 struct Preparation {
   /// Prepares a start on the ranks of `world` and connects their devices. Every rank must call it. Throws InputError,
   /// the same on all ranks.
   Preparation(const Recipe& asked, const RunOptions& options, const Group& world);
-  /// Prepares a run of `num_ranks` ranks that do not exist: looks at the machine of this process alone, as rank 0.
+  /// Prepares a run of `num_ranks` ranks without starting them: checks only the machine of this process, as rank 0.
   /// Throws InputError.
   Preparation(const Recipe& asked, const RunOptions& options, int64_t num_ranks);
   Preparation(const Preparation&) = delete;
@@ -39,8 +39,8 @@ struct Preparation {
   std::unique_ptr<Mixture> data;
   std::unique_ptr<Evaluation> evaluation;
   bool resumes = false;  ///< from a checkpoint, the same on all ranks
-  /// The request for plans of this run, whose memory is the least that a rank has now. Without ranks it is the
-  /// machine's of RunOptions.
+  /// The plan request of this run. Its memory is the least that any rank has free now; without ranks, that of
+  /// RunOptions::machine.
   PlanRequest request;
 
   // On rank 0.
@@ -52,7 +52,7 @@ struct Preparation {
 
  private:
   Preparation(const Recipe& asked, const RunOptions& options, MeshLayout layout);
-  /// Makes all checks. `world`: the ranks, or one alone.
+  /// Makes all checks. `world`: the ranks, or a group of one when none are started.
   void prepare(const RunOptions& options, const Group& world);
   void open_data(const Group& world);
   void look_at_weights();

@@ -32,9 +32,9 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout);
 std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder& checkpoints,
                                                           const std::optional<int64_t>& step);
 
-/// Call when the run directory `run` has no checkpoint to resume from. Throws InputError when its metrics.jsonl shows
-/// that it had one, for example because a disk is not mounted: with a checkpoint every `every` steps, the first is
-/// complete before step 2 `every` + 1. Call on one rank.
+/// Checks that the run directory `run`, which has no checkpoint to resume from, never had one. Throws InputError when
+/// its metrics.jsonl shows one, for example because a disk is not mounted. With a checkpoint every `every` steps, the
+/// first is complete before step 2 `every` + 1. Call on one rank.
 void check_beginning(const std::filesystem::path& run, int64_t every);
 
 /// Returns the recipe of the checkpoint in `folder` as YAML. Throws InputError for a damaged manifest, as plan_resume()
@@ -58,7 +58,7 @@ ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead
 /// steps 30, 40, which are later, are set aside as abandoned-step-..."; empty without any.
 std::string describe_set_aside(const std::vector<int64_t>& steps);
 
-/// Loads the checkpoint of `planned`, written on any mesh, into `trainer`. `planned` is that of rank 0. Every rank must
+/// Loads the checkpoint of `planned`, written on any mesh, into `trainer`. Rank 0's `planned` counts. Every rank must
 /// call it. Throws InputError on all ranks when pieces are missing or damaged; `trainer` must not be used then. The
 /// optimizer starts with zero state from a checkpoint of step 0.
 Resumed resume(ResumePlan planned, Trainer& trainer, const Group& world);

@@ -13,7 +13,7 @@ Stragglers::Stragglers(const MeshLayout& layout, std::vector<std::string> hosts,
     : layout_(layout), hosts_(std::move(hosts)), classes_(std::move(classes)) {}
 
 std::optional<Stragglers::Waiting> Stragglers::slowest_of(const std::vector<RankStep>& ranks) const {
-  std::map<int64_t, std::vector<std::pair<double, int64_t>>> waits;  // and their ranks, by class
+  std::map<int64_t, std::vector<std::pair<double, int64_t>>> waits;  // wait and rank, by class
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const double wait = ranks[rank].exposed();
     if (std::isnan(wait)) return std::nullopt;

@@ -10,9 +10,9 @@
 
 namespace meshtrain {
 
-/// Finds a rank that is slower than the others of its class in every step. The others wait for it in their collectives,
-/// while it waits for nobody: it is the rank with the least exposed communication of those that do the same work. On
-/// GPUs, where hosts do not wait, none is found.
+/// A search for a rank that is slower than the others of its class in every step. The others wait for that rank in
+/// their collectives, while the rank itself waits for none. It has the least exposed communication among ranks with the
+/// same work. On GPUs, where hosts do not wait, the search finds none.
 class Stragglers {
  public:
   static constexpr int64_t kSteps = 20;          ///< that are looked at together
@@ -21,8 +21,8 @@ class Stragglers {
   static constexpr double kLeastSeconds = 5e-3;  ///< of that waiting in a step: rank 0 alone writes files
   static constexpr double kLeastTime = 10;  ///< seconds for which the rank must be slow: 20 short steps prove nothing
 
-  /// `hosts`: by rank, may be empty. `classes`: by rank, a number that ranks with the same work share; empty: all have
-  /// the same. A rank is compared with the median of its own class.
+  /// `hosts`: each rank's host; may be empty. `classes`: each rank's class, one number for all ranks with the same
+  /// work; empty: all ranks have the same work. A rank is compared with the median of its own class.
   Stragglers(const MeshLayout& layout, std::vector<std::string> hosts, std::vector<int64_t> classes = {});
 
   /// Notes a step of all ranks. Returns, once for each time that a rank becomes slow, a line that names it, and its
@@ -32,12 +32,12 @@ class Stragglers {
  private:
   struct Waiting {
     int64_t slowest = 0;  // rank
-    double others = 0;    // seconds that the median of the others of its class waits longer
+    double others = 0;    // seconds that the others of its class wait longer, in the median
     double step_seconds = 0;
   };
 
-  /// Returns the rank that its class waited for longest in a step; nothing without a class of two ranks, and where
-  /// hosts do not wait.
+  /// Returns the rank for which its class waited longest in a step; nothing when no class has two ranks or hosts do not
+  /// wait.
   std::optional<Waiting> slowest_of(const std::vector<RankStep>& ranks) const;
   std::string describe(int64_t rank, double others, double step_seconds) const;
 

@@ -4,9 +4,9 @@
 
 namespace meshtrain {
 
-/// A line for people, with the level that logs keep it under.
+/// A line for people, with its level in logs.
 struct Notice {
-  std::string line;  ///< begins with "warning: " when it is one
+  std::string line;  ///< begins with "warning: " when it is a warning
   bool is_warning = false;
 };
 

@@ -65,8 +65,8 @@ const at::Tensor& tensor_of(const TracedParameter& parameter, Kind kind) {
   return kind == Kind::Gradient ? parameter.gradient : parameter.movement;
 }
 
-/// Returns the numbers of the parameters that have a tensor of this kind on the ranks that hold them. Frozen ones have
-/// no gradient; their movement is zero.
+/// Returns the numbers of the parameters that have a tensor of this kind on the ranks that hold the parameter. Frozen
+/// parameters have no gradient; their movement is zero.
 std::vector<size_t> compared(const Trace& trace, Kind kind) {
   std::vector<size_t> numbers;
   for (size_t i = 0; i < trace.parameters.size(); ++i) {
@@ -180,7 +180,7 @@ at::Tensor receive_whole(const TracedParameter& parameter, Kind kind, const Trac
   return whole;
 }
 
-/// Returns distance and size of the complete tensor to which this rank's part belongs; none where the rank has no part.
+/// Returns distance and size of the complete tensor to which this rank's part belongs; Measured::none() without a part.
 Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& whole,
                         const std::string& precision) {
   if (!parameter.held()) return Measured::none();
@@ -199,8 +199,8 @@ Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::T
   return {both[0].item<double>(), own, both[1].item<double>()};
 }
 
-/// Returns distance and size of the tensors of all parameters together, of gradients and then of weights, as this rank
-/// sees them: the entries of `measured` count, or those of `worst`, of all ranks, for parameters that this rank lacks.
+/// Returns distance and size of all gradients together, and then of all weights together, as this rank sees them. For
+/// parameters that this rank lacks, takes the entries of `worst`, the worst rank's, instead of those of `measured`.
 /// Both begin with the first gradient.
 std::vector<Measured> measure_together(const Trace& trace, const Measured* measured, const Measured* worst) {
   std::vector<Measured> together;

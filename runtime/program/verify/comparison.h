@@ -35,8 +35,8 @@ struct Compared {
 
 /// Compares the mesh's `trace` with the run on one rank (rule 9 of arithmetic). Each rank compares its own part or copy
 /// of every parameter that it holds with the tensors that rank `root` sends one at a time. The worst rank counts, so a
-/// single wrong copy is found. Returns losses, norms, gradients, weights, all gradients, all weights, the same on every
-/// rank.
+/// single wrong copy is found. Returns, the same on every rank: losses, norms, gradients, weights, all gradients, all
+/// weights.
 ///
 ///   fp64, fp32   loss and norm: relative difference, bounds 1e-10 and 1e-5; gradients: max|a-b| / max|b|, the same
 ///                bounds; weights: |movement - movement_ref| / |movement_ref|, bounds 1e-10 and 1e-3

@@ -20,8 +20,8 @@ double distance_from_first(const at::Tensor& gradient, const Group& group) {
   return difference == 0 ? 0 : difference / largest(first);
 }
 
-/// Returns the numbers of the parameters of whose gradients every rank of `group`, the ranks along `axis`, has the same
-/// part; the same on these ranks.
+/// Returns the numbers of the parameters whose gradients have the same part on every rank of `group`, the ranks along
+/// `axis`. The result is the same on these ranks.
 std::vector<size_t> held_alike(const Trace& trace, const std::string& axis, const Group& group) {
   const auto count = static_cast<int64_t>(trace.parameters.size());
   at::Tensor differs = at::empty({count}, at::kLong);

@@ -9,9 +9,9 @@
 
 namespace meshtrain {
 
-/// A comparison of the gradients on the ranks along one axis, which every sum over the axis must make equal. It covers
-/// the parameters that all these ranks hold and that the axis does not cut: along tp those that each rank holds
-/// complete. An axis whose ranks keep shards has nothing to compare.
+/// A comparison of the gradients on the ranks along one axis; sums over the axis must have made them equal. It covers
+/// the parameters that all these ranks hold and that the axis does not cut: along tp, those that each rank holds
+/// completely. Where the ranks of an axis keep shards, there is nothing to compare.
 struct Replicas {
   std::string axis;
   int64_t num_compared = 0;   ///< 0: the ranks keep different parts

@@ -13,8 +13,8 @@
 
 namespace meshtrain {
 
-/// The result of a training run for one parameter: this rank's part, without padding. A rank that lacks the parameter
-/// has neither gradient nor movement.
+/// The result of a training run for one parameter: this rank's part, without padding. On a rank that lacks the
+/// parameter, gradient and movement are undefined.
 struct TracedParameter {
   std::string name;
   std::vector<int64_t> global_shape;
@@ -30,7 +30,7 @@ struct TracedParameter {
 };
 
 /// The results of a training run that are compared: loss and gradient norm before clipping of each step, and all
-/// parameters in the order of the model, those too that this rank lacks.
+/// parameters in the order of the model, including those that this rank lacks.
 struct Trace {
   std::vector<double> losses;
   std::vector<double> grad_norms;
@@ -40,7 +40,7 @@ struct Trace {
   const TracedParameter& at(const std::string& name) const;
 };
 
-/// A recorder of what training does to the parameters that this rank holds. Every rank of the groups must make the same
+/// A recorder of how training changes the parameters that this rank holds. Every rank of the groups must make the same
 /// calls.
 class ParameterTracer {
  public:
@@ -48,7 +48,7 @@ class ParameterTracer {
   ParameterTracer(const ParameterIndex& index, const std::vector<ParameterGroup>& groups);
   /// Records the gradients; call once, when they have been reduced.
   void record_gradients();
-  /// Returns all parameters of the index, moved from the first weights to those of now. Call it once.
+  /// Returns all parameters of the index, with their movement from the first weights to the current ones. Call it once.
   std::vector<TracedParameter> finish();
 
  private:

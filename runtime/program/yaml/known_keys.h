@@ -24,7 +24,7 @@ struct ForeignAnswer {
 
   Kind kind = Kind::None;
   std::string
-      text;  ///< Name: the key or the value of ours; Option: that of a command; Sentence: how one with "here" ends
+      text;  ///< Name: our key or value; Option: that of a command; Sentence: the rest of one that begins with "here"
 
   explicit operator bool() const { return kind != Kind::None; }
   /// Returns "; here it is optimizer.learning_rate"; an empty text without an answer.

@@ -13,24 +13,24 @@ struct ParameterBox {
   std::string name;                   ///< of the parameter
   std::vector<int64_t> global_shape;  ///< of the complete parameter
   Box box;                            ///< in the complete parameter
-  UpdateRule rule;                    ///< of optimizer.groups and weight decay
+  UpdateRule rule;                    ///< from optimizer.groups and weight decay
   at::Tensor values;                  ///< [box.size], to be changed in place
   at::Tensor gradients;               ///< [box.size], reduced and clipped
-  std::vector<at::Tensor> state;      ///< [box.size] each, of BoxOptimizer's names; zeros before the first step
+  std::vector<at::Tensor> state;      ///< [box.size] each, in the order of state_names; zeros before the first step
 };
 
-/// An optimizer that updates each element by itself, box by box: the base of optimizers for which memory, checkpoints
-/// and division over ranks are done here. Boxes differ from mesh to mesh, so an update must depend on nothing but the
-/// element's value, gradient and state, the rule, and num_steps().
+/// The base of optimizers that update each element by itself, box by box. It takes care of memory, checkpoints and
+/// division over ranks. An update must depend only on the element's value, gradient and state, the rule, the learning
+/// rate and num_steps(). Otherwise results depend on the mesh, because boxes differ from mesh to mesh.
 class BoxOptimizer : public Optimizer {
  public:
-  /// `state_names`: of the numbers that each element keeps between steps, as checkpoints have them.
+  /// `state_names`: names, in checkpoints, of the numbers that each element keeps between steps.
   BoxOptimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                const std::vector<std::string>& state_names);
   std::vector<ShardTensor> state() const final;
 
  protected:
-  /// Updates one box. `learning_rate`: that of the step; the rule's rate multiplies it.
+  /// Updates one box. `learning_rate`: that of the step; multiply it by box.rule.rate.
   virtual void update_box(const ParameterBox& box, double learning_rate) = 0;
 
  private:

@@ -16,12 +16,12 @@ namespace meshtrain {
 ///   scale: MatchRmsAdamW 0.2 sqrt(max(rows, cols)), at which AdamW's learning rates fit; Original
 ///   sqrt(max(1, rows / cols)); Spectral sqrt(max(rows, cols)); UnitRmsNorm sqrt(rows / cols); times scale_factor
 ///
-/// v is sharded as gradients are. Only its owner assembles a matrix (choose_owners). Each group of parameters has
-/// rounds of its own, over the ranks that hold the group: in a round each of them owns at most one matrix, gathers the
-/// pieces of u from its replica of the model, and scatters those of the result; the ranks of other replicas receive
-/// them by broadcast from those that keep the same. The communication of a round overlaps the computation of the round
-/// before. Values are computed and sent in fp64 if shards are fp64, else in fp32: w bytes an element. With N elements
-/// of matrices in the model, H of them kept by their owners, all ranks together send
+/// v is sharded as gradients are. Only its owner assembles a matrix (choose_owners). Each group of parameters has its
+/// own rounds, over the ranks that hold the group. In a round each of these ranks owns at most one matrix. The owner
+/// gathers the pieces of u from its replica of the model and scatters the pieces of the result. Ranks of other replicas
+/// receive these pieces by broadcast from the ranks that keep the same ones. The communication of a round overlaps the
+/// computation of the round before. Values are computed and sent in fp64 if shards are fp64, else in fp32: w bytes for
+/// each element. The model's matrices have N elements; owners keep H of these themselves. All ranks together send
 ///   2 (N - H) w, and take part in broadcasts of R N w where R > 1 ranks keep the same
 class Muon final : public Optimizer {
  public:
@@ -50,7 +50,7 @@ class Muon final : public Optimizer {
     Work work;
   };
 
-  /// The matrices of one group of parameters. It does not move: layouts refer to its ReplicaMap.
+  /// The matrices of one group of parameters. Must not be moved, because layouts refer to its ReplicaMap.
   struct Part {
     Part(const OptimizerOptions& options, const ParameterGroup& group);
     void make_rounds();

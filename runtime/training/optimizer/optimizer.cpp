@@ -67,7 +67,7 @@ const Registered* find(const std::string& name) {
 }  // namespace
 
 void register_optimizer(const std::string& name, OptimizerFactory make) {
-  if (find(name) != nullptr) throw std::invalid_argument("there is an optimizer " + name + " already");
+  if (find(name) != nullptr) throw std::invalid_argument("an optimizer " + name + " exists already");
   registry().push_back({name, std::move(make)});
 }
 

@@ -35,7 +35,7 @@ struct UpdateInputs {
 /// layout. Frozen parameters have no state.
 class Optimizer {
  public:
-  /// `groups`: at least one, which may all be frozen; they must outlive this.
+  /// `groups`: at least one; all may be frozen. They must outlive this.
   explicit Optimizer(const std::vector<ParameterGroup>& groups);
   virtual ~Optimizer() = default;
 
@@ -67,25 +67,27 @@ class Optimizer {
   at::Tensor count_;
 };
 
-/// Returns zeros for the state of `values`, of `group`.
+/// Returns zeros for the state of `values`, which belong to `group`.
 inline at::Tensor zero_state(const OptimizerOptions& options, const ParameterGroup& group, const at::Tensor& values) {
   return group.fsdp->shard_memory().zeros(values.numel(),
                                           values.options().dtype(options.state_dtype.value_or(values.scalar_type())));
 }
 
-/// Makes an optimizer over the trainable buffers of `groups`, which must outlive it. `rounding`: of weights and state
-/// in bf16; none: rounding to the nearest. Not collective. Derive from Optimizer, or from BoxOptimizer.
+/// A function that makes an optimizer over the trainable buffers of `groups`, which must outlive the optimizer.
+/// `rounding`: of weights and state in bf16; none: rounding to the nearest. Not collective. Derive the optimizer from
+/// Optimizer or BoxOptimizer.
 using OptimizerFactory =
     std::function<std::unique_ptr<Optimizer>(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                                              const std::optional<StochasticRounding>& rounding)>;
 
-/// Gives an optimizer its name in OptimizerOptions::name and in recipes. Call it on every rank before the first recipe
-/// is read and no thread reads the names. Throws std::invalid_argument for a name that another has.
+/// Registers an optimizer under a name for OptimizerOptions::name and recipes. Call it on every rank, before the first
+/// recipe is read and while no other thread reads the names. Throws std::invalid_argument when another optimizer has
+/// the name.
 void register_optimizer(const std::string& name, OptimizerFactory make);
-/// Returns the names of all optimizers: adamw, sgd, muon, and the registered ones in their order.
+/// Returns the names of all optimizers: adamw, sgd, muon, then the others in the order of registration.
 std::vector<std::string> optimizer_names();
 
-/// Makes the optimizer named by `options`. Throws InputError when there is none.
+/// Makes the optimizer named by `options`. Throws InputError when no optimizer has that name.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                                           const std::optional<StochasticRounding>& rounding = {});
 

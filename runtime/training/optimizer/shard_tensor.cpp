@@ -15,8 +15,8 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& shape) {
   return strides;
 }
 
-/// Returns the box `local` of a parameter's local tensor, without padding; element `first` of `values` is the tensor's
-/// first.
+/// Returns the box `local` of a parameter's local tensor, without padding. The tensor's first element is `first` in
+/// `values`.
 std::optional<ShardBox> box_in(const Parameter& parameter, const Box& local, const at::Tensor& values, int64_t first) {
   const Box kept{std::vector<int64_t>(local.size.size(), 0), parameter.box.size};
   std::optional<Box> box = intersect(local, kept);

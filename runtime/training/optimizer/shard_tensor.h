@@ -23,8 +23,8 @@ struct ShardBox {
   at::Tensor values;  ///< [box.size]: a view of ShardTensor::values
 };
 
-/// Returns the boxes that make up `wanted`, a range of the shard, as far as `numbers` covers it: every element of a
-/// parameter once, no padding. A shard may begin and end anywhere, so a matrix gives up to three boxes.
+/// Returns the boxes that make up `wanted`, a range of the shard, as far as `numbers` covers that range: every element
+/// of a parameter once, without padding. A shard may begin and end anywhere, so a matrix gives up to three boxes.
 std::vector<ShardBox> shard_boxes(const ShardTensor& numbers, Range wanted);
 
 }  // namespace meshtrain

@@ -32,7 +32,7 @@ struct StepBatch {
 
 /// Reads this rank's part of a step over the samples `first` .. `first` + B - 1. Data-parallel rank d reads the d-th
 /// run of B / dp samples (rule 5 of arithmetic); its tp and cp peers read the same samples and find the same documents.
-/// `padding`: a token whose inputs are counted, the same on every rank. Not collective.
+/// `padding`: the token that num_padding counts, the same on every rank. Not collective.
 StepBatch read_batch(const Samples& samples, const BatchOptions& options, const DeviceMesh& mesh,
                      const SequenceLayout& layout, int64_t first, std::optional<int64_t> padding = {});
 

@@ -33,8 +33,8 @@ class Evaluation {
   int64_t num_tokens() const { return dataset_.num_tokens(); }
 
   /// Returns the mean loss over all counted tokens of these samples. The samples are distributed over dp in
-  /// micro-batches; when they do not divide, some ranks compute tokens that do not count. Every rank of `mesh`, the
-  /// mesh of the model's `parts`, must call it, of a trainer between steps. Changes nothing that is trained.
+  /// micro-batches; when they do not divide, some ranks compute tokens that do not count. `mesh`: that of the model's
+  /// `parts`. Every rank of `mesh` must call it; a trainer's ranks, between steps. Changes nothing that is trained.
   /// `progress`, unless empty, is called before each micro-batch with the samples that all ranks have computed.
   EvaluationMetrics run(const ModelParts& parts, const DeviceMesh& mesh,
                         const std::function<void(int64_t)>& progress = {}) const;

@@ -14,11 +14,12 @@ struct HeldOutLoss {
   int64_t num_counted = 0;
 };
 
-/// Returns the mean loss of the model of `parts` over all counted tokens of `count` micro-batches on each dp rank;
-/// `next` returns those of this rank. The mean is exactly the sum of token losses over dp x cp divided by their number.
-/// Records and changes nothing; call it between steps. Every rank of the mesh must call it. At least one label must
-/// count, or the mean is not a number; Evaluation refuses files without one. `ends`, unless empty, is called before
-/// each micro-batch, and returns the same on every rank; when it returns true there is no loss.
+/// Returns the mean loss of the model of `parts` over all counted tokens of `count` micro-batches on each dp rank.
+/// `next` returns this rank's micro-batches. The mean is exactly the sum of token losses over dp x cp divided by their
+/// number. Records and changes nothing; call it between steps. Every rank of the mesh must call it. At least one label
+/// must count, or the mean is not a number; Evaluation refuses files without a counted label. `ends`, unless empty, is
+/// called before each micro-batch and must return the same on every rank. When `ends` returns true, this returns no
+/// loss.
 std::optional<HeldOutLoss> held_out_loss(const ModelParts& parts, int64_t count,
                                          const std::function<MicroBatch()>& next,
                                          const std::function<bool()>& ends = {});

@@ -24,7 +24,7 @@ struct LossScaleOptions {
   double min = 1;
 };
 
-/// All that decides how a model of any parts is trained.
+/// The options for training a model of any parts.
 struct TrainerOptions {
   OptimizerOptions optimizer = {};
   double clip_norm = 1;                             ///< 0: no clipping

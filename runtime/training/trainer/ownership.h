@@ -16,7 +16,7 @@ struct OwnedRange {
 /// Returns the part of this rank's shard of `buffer` that it owns, which may be empty (ReplicaMap::owned()).
 Range owned_range(const FlatBuffer& buffer, const ReplicaMap& replicas);
 
-/// Returns the owned ranges of the trainable buffers of `groups`, without empty ones.
+/// Returns the ranges that this rank owns of the trainable buffers of `groups`, without empty ones.
 std::vector<OwnedRange> owned_ranges(const std::vector<ParameterGroup>& groups);
 
 /// Returns the sum of the squared gradients over `ranges`: an fp64 scalar on the buffers' device. Not collective.

@@ -8,9 +8,9 @@
 
 namespace meshtrain {
 
-/// A measurement of gradient, weight and update of every trainable parameter of the model, around one update. Only its
-/// owner counts an element, so the results are those of one rank, for any mesh and sharding. Between the two calls the
-/// meter holds a copy of the weights that this rank owns.
+/// A meter of the gradient, weight and update of every trainable parameter of the model, around one update. Only an
+/// element's owner counts it, so the results are those of one rank, for any mesh and sharding. Between before_update()
+/// and after_update() the meter holds a copy of the weights that this rank owns.
 class ParameterMeter {
  public:
   /// `groups`: the parameters that this rank holds; they must outlive this.
@@ -34,7 +34,7 @@ class ParameterMeter {
   };
 
   Group world_;
-  std::vector<std::string> names_;  // by row: those of the trainable parameters in the order of the index
+  std::vector<std::string> names_;  // by row: the trainable parameters' names, in the order of the index
   std::vector<Piece> pieces_;
   at::Tensor squares_;
 };

@@ -9,7 +9,7 @@
 namespace meshtrain {
 namespace {
 
-/// A part's forward for a micro-batch, whose backward is yet to come.
+/// A part's forward for a micro-batch, kept until its backward.
 struct Pass {
   at::Tensor input, output;
   at::Tensor gradient = {};  // of the output

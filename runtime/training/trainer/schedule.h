@@ -15,18 +15,18 @@ struct Action {
   Kind kind;
   size_t part;
   size_t micro_batch;
-  bool reduces = false;  ///< a backward that is its part's last of the step, after which gradients are reduced
+  bool reduces = false;  ///< the part's last backward of the step; gradients are reduced after it
 
   bool operator==(const Action&) const = default;
 };
 
-/// Returns the schedule of a rank that has all parts: for each micro-batch the forward of every part, and the backward
-/// of every part in reverse order. One part: F0 B0 F1 B1 ...
+/// Returns the schedule of a rank that has all parts: for each micro-batch the forward of every part, then the backward
+/// of every part in reverse order. With one part: F0 B0 F1 B1 ...
 std::vector<Action> one_after_another(size_t num_parts, size_t num_micro_batches);
 
-/// Runs a schedule. A part takes the output of the part before without its history, and hands back the gradient of that
-/// input. `start`: the gradient of the loss sums, a scalar. Returns the sum of the loss sums, an fp64 scalar on the
-/// device of `start`. Between Fsdp::begin_step() and the use of gradients.
+/// Runs a schedule. A part takes the output of the part before, detached, and passes the gradient of this input back to
+/// that part. `start`: the gradient of the loss sums, a scalar. Returns the sum of the loss sums, an fp64 scalar on the
+/// device of `start`. Call it between Fsdp::begin_step() and the use of gradients.
 at::Tensor run_schedule(const std::vector<Action>& schedule, const ModelParts& parts, const StepBatch& batch,
                         const at::Tensor& start);
 

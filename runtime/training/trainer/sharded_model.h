@@ -8,14 +8,14 @@
 
 namespace meshtrain {
 
-/// Consecutive layers of a model, which run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the
-/// head. A head that shares the embedding's weight is in the same unit, which stays gathered for the complete step.
-/// Every rank of tp, cp and the units makes the same calls.
+/// Consecutive layers of a model that run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the head.
+/// A head that shares the embedding's weight is in the same unit, which stays gathered for the complete step. Every
+/// rank of tp, cp and the units makes the same calls.
 class ShardedModel {
  public:
-  /// `layers`: those of Transformer::layers() that this has, at least one. `unit_layers`: blocks in a unit, at least 1;
-  /// the last unit may have fewer. Collective as Fsdp's constructor is. Throws std::invalid_argument for a head without
-  /// the embedding whose weight it shares.
+  /// `layers`: this model's range of Transformer::layers(), at least one layer. `unit_layers`: number of blocks in a
+  /// unit, at least 1; the last unit may have fewer. Collective as Fsdp's constructor is. Throws std::invalid_argument
+  /// when the range has the head without the embedding whose weight the head shares.
   ShardedModel(std::shared_ptr<Transformer> model, Range layers, int64_t unit_layers, FsdpOptions options);
 
   /// Runs the layers: see Layer.

@@ -19,14 +19,14 @@
 
 namespace meshtrain {
 
-/// A model in parts on its mesh, its optimizer, and the step. During a step the host waits for no result of the device,
-/// except for sgd and muon, and for the loss scale of the next step; the trainer also runs on the Meta device. Every
-/// rank constructs the same trainer and calls each function.
+/// A model in parts on its mesh, with its optimizer and the training step. During a step the host waits for no result
+/// of the device, except with sgd and muon, and for the loss scale of the next step. The trainer also runs on the Meta
+/// device. Every rank must construct the same trainer and call each function.
 class Trainer {
  public:
-  /// `parts`: those that this rank computes, at least one. `index`: the parameters of the complete model, which has
-  /// those of `parts` (index_of()). `make`: makes the optimizer. Throws InputError for an
-  /// optimizer that does not exist. Not collective. `mesh` must outlive it.
+  /// `parts`: the parts that this rank computes, at least one. `index`: the parameters of the complete model, including
+  /// those of `parts` (index_of()). `make`: makes the optimizer. Throws InputError when no optimizer has the name in
+  /// `options`. Not collective. `mesh` must outlive this.
   Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
           const OptimizerFactory& make = make_optimizer);
 
@@ -52,7 +52,7 @@ class Trainer {
 
   struct TokenCounts {
     int64_t counted = 0;
-    int64_t padding = 0;  ///< StepBatch::num_padding; 0 where it was not counted
+    int64_t padding = 0;  ///< StepBatch::num_padding; 0 when padding was not counted
   };
   /// Returns the batch's tokens, summed over dp x cp. A batch of which no token counts has no mean loss: call skip()
   /// instead of step().
@@ -78,11 +78,11 @@ class Trainer {
   void resume(const TrainingState& state);
 
   const ModelParts& parts() const { return parts_; }
-  /// Returns the groups of all parts, in their order.
+  /// Returns the groups of all parts, in the order of the parts.
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   /// Returns all parameters of the model.
   const ParameterIndex& index() const { return index_; }
-  /// Returns the memory of this rank's shards and of the optimizer's state, which all groups share.
+  /// Returns the memory that all groups share for this rank's shards and the optimizer's state.
   const ShardMemory& shard_memory() const { return groups_.front().fsdp->shard_memory(); }
 
  private:

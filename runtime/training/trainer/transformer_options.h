@@ -38,7 +38,7 @@ struct ShardingChoice {
   std::optional<int64_t> shard_size = {};
 };
 
-/// All that makes a Transformer on a mesh.
+/// The options of a Transformer on a mesh.
 struct TransformerOptions {
   ModelShape shape;
   std::filesystem::path weights = {};  ///< Hugging Face folder of the initial weights; empty: drawn with `seed`
@@ -58,7 +58,7 @@ struct TransformerOptions {
   std::filesystem::path offload_folder = {};  ///< of the ranks' files, for Offload::Disk
 };
 
-/// All that decides how a Transformer is trained on a mesh.
+/// The options for training a Transformer on a mesh.
 struct TrainingOptions : TransformerOptions, TrainerOptions {};
 
 }  // namespace meshtrain

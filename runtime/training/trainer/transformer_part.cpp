@@ -25,7 +25,7 @@ std::vector<std::shared_ptr<TransformerPart>> make_transformer(const Transformer
   FsdpOptions fsdp = fsdp_options(options, replicas);
   if (options.offload == Offload::Disk && device.is_cpu()) fsdp.memory = ShardMemory::on_disk(options.offload_folder);
   std::vector<std::unique_ptr<ShardedModel>> models = parallelize(options, fsdp, mesh, device, write, cuts);
-  // After what ranks set up together: it may fail on one rank alone.
+  // Call this after the ranks' collective set-up, because it may fail on one rank alone.
   const auto sequences = std::make_shared<const Sequences>(options, mesh, device);
   std::vector<std::shared_ptr<TransformerPart>> parts;
   for (auto& model : models) {

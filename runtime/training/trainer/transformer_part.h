@@ -12,7 +12,7 @@ namespace meshtrain {
 /// Consecutive layers of a Transformer as a part of a model.
 class TransformerPart final : public ModelPart {
  public:
-  /// `replicas`: those of the model's Fsdp. `sequences`: of the micro-batches.
+  /// `replicas`: the map of the model's Fsdp. `sequences`: makes the Sequence of each micro-batch.
   TransformerPart(std::unique_ptr<ShardedModel> model, ReplicaMap replicas, std::shared_ptr<const Sequences> sequences);
 
   at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override;
@@ -27,9 +27,9 @@ class TransformerPart final : public ModelPart {
   std::shared_ptr<const Sequences> sequences_;
 };
 
-/// Makes the Transformer of `options` in parts, of which all but the first begin with the layers `cuts`, rising indices
-/// in Transformer::layers(); without cuts one part. `replicas`: map_replicas(). Every rank of `mesh` must call it; see
-/// parallelize().
+/// Makes the Transformer of `options` in one part, or in several. `cuts`: rising indices in Transformer::layers(); each
+/// part but the first begins with one of these layers. `replicas`: the result of map_replicas(). Every rank of `mesh`
+/// must call it; see parallelize().
 std::vector<std::shared_ptr<TransformerPart>> make_transformer(const TransformerOptions& options,
                                                                const DeviceMesh& mesh, at::Device device,
                                                                const ReplicaMap& replicas, const WriteParameter& write,

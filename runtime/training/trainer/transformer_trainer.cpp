@@ -25,7 +25,7 @@ WriteParameter first_values(const TransformerOptions& options, bool resumes) {
   return [seed = options.seed](const Parameter& parameter) { initialize(parameter, seed); };
 }
 
-/// Makes the model as one part. Throws InputError when nothing of it is trained.
+/// Makes the model as one part. Throws InputError when every parameter is frozen.
 std::shared_ptr<TransformerPart> make_part(const TransformerOptions& options, const DeviceMesh& mesh, at::Device device,
                                            const ReplicaMap& replicas, bool resumes) {
   auto part = make_transformer(options, mesh, device, replicas, first_values(options, resumes)).front();

@@ -38,7 +38,7 @@ TEST_F(MatrixProduct, IsAddedToWhatIsThere) {
   EXPECT_EQ(wide.narrow(1, kIn, kIn).abs().max().item<float>(), 0);
 }
 
-// A library chosen by time would give one rank or one start other bits than the next.
+// If time chose the library, ranks or starts would get different bits.
 TEST_F(MatrixProduct, TheProcessorAloneChoosesTheLibraryThatAdds) {
   const at::Tensor y = at::randn({512, 256}), x = at::randn({512, 256}), before = at::randn({256, 256});
   const at::Tensor found = before.clone(), onednn = before.clone(), blas = before.clone();

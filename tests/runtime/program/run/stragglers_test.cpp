@@ -98,7 +98,7 @@ TEST(Stragglers, AFewOtherStepsDoNotHideASlowRank) {
   EXPECT_NE(lines.find("rank 0 "), std::string::npos) << lines;
 }
 
-// Two classes of four ranks: those of the second have half of the work, and wait for the first in every step.
+// Two classes of four ranks. Those of the second class have half the work and wait for the first class in every step.
 TEST(Stragglers, ARankIsComparedWithThoseThatDoTheSameWork) {
   const auto named = [](const std::vector<double>& factors) {
     const std::vector<int64_t> classes = {0, 0, 1, 1, 0, 0, 1, 1};
@@ -117,7 +117,7 @@ TEST(Stragglers, ARankIsComparedWithThoseThatDoTheSameWork) {
   EXPECT_EQ(named({1, 1, 1, 1, 1.8, 1, 1, 1}).substr(0, 7), "rank 4 ");
 }
 
-// A class of one rank has nobody to be compared with.
+// A class of one rank has no other rank to compare with.
 TEST(Stragglers, ARankWithWorkOfItsOwnIsNotNamed) {
   Stragglers stragglers(layout(4), {}, {0, 0, 0, 1});
   for (int i = 0; i < 200; ++i) EXPECT_EQ(stragglers.note(step({0.1, 0.1, 0.1, 0.3})), "");

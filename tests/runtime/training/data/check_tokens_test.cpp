@@ -25,7 +25,7 @@ using testing::ScratchFolder;
 using testing::write_file;
 using testing::write_ids;
 
-/// Returns sidecar_lines(), of which those that begin with "warning: " are warnings.
+/// Returns sidecar_lines(); expects that those that begin with "warning: " are warnings.
 std::vector<std::string> lines_of(const Recipe& recipe, const std::string& tokenizer) {
   std::vector<std::string> lines;
   for (const Notice& notice : sidecar_lines(recipe, tokenizer)) {
