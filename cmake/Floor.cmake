@@ -2,7 +2,7 @@
 #                 [WITHOUT_TORCH])
 #
 # One library, meshtrain_NAME, per floor: the folder PATH of the repository, by default NAME; its sources, by default all
-# of that folder and of its FOLDERS but those of the CUDA plug-in. Other folders in it are floors below. Headers are
+# of that folder and of its FOLDERS, except the CUDA plug-in's. Other folders in it are floors below. Headers are
 # included from the repository root ("mesh/group.h"), but a target sees only its own floor and those it depends on: each
 # floor's include folder holds a link to that floor alone.
 #
@@ -74,7 +74,7 @@ function(meshtrain_lanes target)
   endforeach()
 endfunction()
 
-# meshtrain_opens_plugins(TARGET): a program in which plug-ins find what they need of the floors. It holds all of mesh/
+# meshtrain_opens_plugins(TARGET): a program in which plug-ins find the functions of floors that they need. It holds all of mesh/
 # and mesh/device, for parts that only a plug-in calls.
 function(meshtrain_opens_plugins target)
   set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON DEFINE_SYMBOL "")

@@ -44,7 +44,7 @@ class Fsdp {
   /// Calls `forward` of a module that does not know its units (fsdp/module.h). The first operator that takes a
   /// parameter of a unit gathers the unit and evicts the unit used before; the backward does the same. Units may be
   /// used in any order, but are gathered ahead only in the order of the list. When gradients are cut over ranks, the
-  /// backward throws std::logic_error if a unit gets a gradient after its reduction has begun: mark such units
+  /// backward throws std::logic_error if a unit gets a gradient after its reduction has begun. Mark such units
   /// whole_step, or merge them into one unit. Call begin_backward(), backward() and end_backward() in the same thread.
   at::Tensor run(const std::function<at::Tensor()>& forward);
 

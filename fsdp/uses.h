@@ -14,7 +14,7 @@
 namespace meshtrain {
 
 /// The storages of the units' parameters and gradients. A view of a parameter, such as the transposed weight that
-/// autograd keeps for the backward, has the parameter's storage, so an operand tells its unit.
+/// autograd keeps for the backward, has the parameter's storage, so the unit of an operand is known.
 class UnitStorages {
  public:
   explicit UnitStorages(const std::vector<Unit>& units);

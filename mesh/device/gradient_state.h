@@ -8,9 +8,9 @@
 
 namespace meshtrain {
 
-/// The state of a leaf's gradient buffer, attached to the leaf by the owner of that memory (fsdp): written when the
-/// buffer holds a gradient, unwritten when it holds old values that nobody may read. A layer that computes a gradient
-/// reads the state (tensor_parallel/products/leaf_gradient.h).
+/// The state of a leaf's gradient buffer, attached to the leaf by the owner of that memory (fsdp). It is written when
+/// the buffer holds a gradient, and unwritten when the buffer holds old values that nobody may read. A layer that
+/// computes a gradient reads the state (tensor_parallel/products/leaf_gradient.h).
 class GradientState final : public torch::autograd::PostAccumulateGradHook {
  public:
   /// Attaches a state, written, to a leaf that requires a gradient; it replaces the leaf's post-accumulate hook.

@@ -1,5 +1,5 @@
-"""No room decides by searching a message. Between rooms a fact is a value: an enum, a struct, a field of an error, a line of
-events.jsonl. A text that was written for people is printed and never read back."""
+"""Checks that no room makes decisions by searching a message. Rooms pass facts as values: an enum, a struct, a field of an error,
+a line of events.jsonl. A text for people is printed and never read back."""
 import pathlib
 import re
 import unittest
@@ -10,7 +10,7 @@ SEARCH = re.compile(r"""(?:\.|->)(?:r?find|find_(?:first|last)_(?:not_)?of|start
 # Entries of maps, JSON objects, recorded collectives and known keys.
 LOOK_UP = re.compile(r"\b(?:activity|before|data|event|files|group|k[A-Z]\w+|keys|object|series_|sums)\.find\((?!')")
 
-# Files that take a text apart that is no message, and what it is.
+# Files that take apart a text that is not a message, and what this text is.
 READ = {
     "runtime/program/launch/threads.cpp": "a list of cores; digits of a number",
     "runtime/program/report/chart.cpp": "digits of a number; characters of JSON",
@@ -51,8 +51,8 @@ class Messages(unittest.TestCase):
                  if path.suffix in (".h", ".cpp") and (lines := searches(path.read_text()))}
         for file, lines in found.items():
             self.assertTrue(file in READ, f"{file} searches a text: {lines}. If other code wrote it for people, pass a "
-                                          "value; if it is no message, say in this test what it is")
-        self.assertEqual(READ.keys() - found.keys(), set(), "these files search no text: take them off the list")
+                                          "value; if it is not a message, add it to READ")
+        self.assertEqual(READ.keys() - found.keys(), set(), "these files search no text: remove them from READ")
 
     def test_a_search_is_seen(self):
         for line in ('if (error.what().find("the reading of") == 0)', "if (what.rfind(\"rank \", 0) == 0)",

@@ -269,7 +269,7 @@ TEST_P(DifferentParameters, AreComparedWithTheirReplicas) {
   if (all.size() == 1) return;
   EXPECT_EQ(all[1].axis, GetParam());
   const bool cut = all[1].axis == "tp";
-  EXPECT_EQ(all[1].num_compared, cut ? 5 : 1);  // four norms of blocks and the last; dp keeps the embedding alone whole
+  EXPECT_EQ(all[1].num_compared, cut ? 5 : 1);  // tp: four norms in blocks and the last norm; dp: the embedding
   EXPECT_EQ(all[1].num_different, 1);
   EXPECT_EQ(all[1].worst, cut ? "model.norm.weight" : "model.embed_tokens.weight");
 }

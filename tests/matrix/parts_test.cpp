@@ -129,7 +129,7 @@ class Perceptron final : public ModelPart {
   std::vector<ParameterGroup> groups_;
 };
 
-/// Descent without momentum, written box by box.
+/// Gradient descent without momentum, box by box.
 class Descent final : public BoxOptimizer {
  public:
   Descent(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups)

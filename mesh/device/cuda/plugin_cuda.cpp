@@ -195,7 +195,7 @@ class Plugin final : public CudaPlugin {
 
  private:
   int count_ = 0;
-  std::mutex mutex_;  // of the range
+  std::mutex mutex_;  // guards range_
   std::optional<nvtxRangeId_t> range_;
 };
 

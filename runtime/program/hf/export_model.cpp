@@ -31,11 +31,11 @@ int first_holder(const ParameterGroup& group, const Group& world) {
   return static_cast<int>(found - world.ranks().begin());
 }
 
-/// A tensor's turn to be written.
+/// A tensor's turn in the order of writing.
 struct Turn {
   int64_t holder;    ///< the rank that has it
   int64_t position;  ///< in the order in which the holder gathers its tensors
-  size_t number;     ///< of the parameter
+  size_t number;     ///< the parameter's in the index
 
   auto operator<=>(const Turn&) const = default;
 };
@@ -44,7 +44,7 @@ struct Turn {
 std::vector<Turn> make_turns(const ParameterIndex& index, const std::vector<ParameterGroup>& groups,
                              const Group& world) {
   const auto count = static_cast<int64_t>(index.size());
-  at::Tensor codes = at::zeros({count}, at::kLong);  // larger for lower ranks, and for earlier positions
+  at::Tensor codes = at::zeros({count}, at::kLong);  // larger for lower ranks, then for earlier positions
   int64_t position = 0;
   for (const ParameterGroup& group : groups) {
     if (first_holder(group, world) != world.rank()) continue;

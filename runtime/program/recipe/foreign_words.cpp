@@ -213,7 +213,7 @@ const std::map<std::string, Words> kValues = {
     {"cp", {"parallel.mesh=context", "parallel.mesh=sp"}},
 };
 
-/// Options of meshtrain train, and the words that stand for each.
+/// The options of meshtrain train, with the words that other systems use for each.
 const std::map<std::string, Words> kOptions = {
     {"--run-dir",
      {"output_dir", "run_dir", "save_dir", "dump_folder", "logging_dir", "checkpoint.folder", "checkpoint.path",

@@ -129,7 +129,7 @@ Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFo
   std::error_code error;
   const fs::path existing = existing_part(checkpoints.folder());
   const fs::space_info space = fs::space(existing, error);
-  if (error || space.capacity == 0 || done >= recipe.train.steps) return {};  // 0: the file system does not tell
+  if (error || space.capacity == 0 || done >= recipe.train.steps) return {};  // 0: the file system does not report it
   const int64_t each = checkpoint_bytes(recipe, plan),
                 kept = std::ranges::count_if(checkpoints.steps(), [&](int64_t step) { return step <= done; });
   const int64_t count = std::max<int64_t>(num_checkpoints(recipe) - kept, 1);

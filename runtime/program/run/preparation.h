@@ -30,25 +30,25 @@ struct Preparation {
   /// Returns true when the model begins with the weights in the folder of model.hf.
   bool reads_weights() const { return recipe.model.init == "pretrained" && !resumes; }
 
-  Recipe recipe;  ///< on its mesh
+  Recipe recipe;  ///< with its mesh
   RunPlan plan;
-  Computing computing;               ///< of a start
-  std::unique_ptr<DeviceMesh> mesh;  ///< of a start; null without ranks
+  Computing computing;               ///< set at a start
+  std::unique_ptr<DeviceMesh> mesh;  ///< null without ranks
   std::filesystem::path folder;      ///< the run directory
   CheckpointFolder checkpoints;
   std::unique_ptr<Mixture> data;
   std::unique_ptr<Evaluation> evaluation;
-  bool resumes = false;  ///< from a checkpoint, the same on all ranks
+  bool resumes = false;  ///< true: from a checkpoint; the same on all ranks
   /// The plan request of this run. Its memory is the least that any rank has free now; without ranks, that of
   /// RunOptions::machine.
   PlanRequest request;
 
-  // On rank 0.
+  // Set on rank 0 only.
   CheckpointHead head;
   std::optional<ResumePlan> resume;
-  std::vector<Notice> notices;          ///< on weights, disk and devices
-  MemoryNotice memory;                  ///< of a step
-  std::optional<RunForecast> forecast;  ///< of rank 0 at a start, of the fullest rank without ranks
+  std::vector<Notice> notices;          ///< about weights, disk and devices
+  MemoryNotice memory;                  ///< about a step
+  std::optional<RunForecast> forecast;  ///< of rank 0 at a start; of the fullest rank without ranks
 
  private:
   Preparation(const Recipe& asked, const RunOptions& options, MeshLayout layout);

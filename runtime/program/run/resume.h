@@ -18,7 +18,7 @@ struct Resumed {
   TrainingState state;
   std::filesystem::path folder;      ///< folder of the checkpoint
   std::vector<std::string> changes;  ///< allowed changes of the recipe, one line each, and a line when model.hf is gone
-  std::string warning = {};          ///< of a change that moves the learning rate; empty without one
+  std::string warning = {};          ///< about a change that moves the learning rate; empty without one
   double seconds = 0;                ///< time spent reading its pieces
   std::vector<int64_t> set_aside = {};  ///< steps of later checkpoints, which no longer belong to the run
 };

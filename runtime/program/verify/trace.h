@@ -30,7 +30,7 @@ struct TracedParameter {
 };
 
 /// The results of a training run that are compared: loss and gradient norm before clipping of each step, and all
-/// parameters in the order of the model, including those that this rank lacks.
+/// parameters. These are in the order of the model and include those that this rank lacks.
 struct Trace {
   std::vector<double> losses;
   std::vector<double> grad_norms;

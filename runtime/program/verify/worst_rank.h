@@ -14,7 +14,7 @@ struct Measured {
   double value = 0;
   int64_t rank = 0;  ///< rank in the group
 
-  /// Returns the entry of a rank that cannot measure: every measurement is worse.
+  /// Returns the entry of a rank that cannot measure; every measurement counts as worse.
   static Measured none();
   /// Returns false when no rank measured.
   bool exists() const;

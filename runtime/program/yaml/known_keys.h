@@ -59,8 +59,8 @@ class KnownKeys {
   std::string suggestion(const std::string& path, const std::string& key) const;
   /// Returns the answer when `value` of the key at `path`, or a key in its map, is a word of another system.
   ForeignAnswer foreign_value(const std::string& path, const std::string& value) const;
-  /// Returns the answer to a word of another system in the place of `key`. `path` may be a map of another system, such
-  /// as "training", that stands for one of ours.
+  /// Returns the answer to a word of another system in the place of `key`. `path` may be another system's name for one
+  /// of our maps, such as "training".
   ForeignAnswer foreign_word(const std::string& path, const std::string& key) const;
 
   /// Returns `path` itself, or the one key whose path ends with it when `path` begins with no known key:

@@ -10,7 +10,7 @@ namespace meshtrain {
 // recomputed block repeats its collectives, so it must know them before. Units contain what a rank holds after that,
 // and are cut over the data-parallel ranks that hold the same parts. Values are written once storage exists.
 //
-// Experts are another feed-forward, within 1.
+// Experts, another kind of feed-forward, belong to step 1.
 std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const FsdpOptions& fsdp,
                                                        const DeviceMesh& mesh, at::Device device,
                                                        const WriteParameter& write, const std::vector<int64_t>& cuts) {

@@ -15,7 +15,7 @@ struct Pass {
   at::Tensor gradient = {};  // of the output
 };
 
-/// Runs the backward of `pass`. Does nothing for an output that depends on no trained parameter.
+/// Runs the backward of `pass`. Computes no gradients for an output that depends on no trained parameter.
 void run_backward(const ModelPart& part, const Pass& pass, bool reduces) {
   for (const ParameterGroup& group : part.groups()) group.fsdp->begin_backward(/*last=*/reduces);
   if (pass.output.requires_grad()) torch::autograd::backward({pass.output}, {pass.gradient});
