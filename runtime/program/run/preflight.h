@@ -24,8 +24,8 @@ void check_export(const Recipe& recipe, const std::filesystem::path& run);
 void check_offload(const Recipe& recipe, const RunPlan& plan);
 
 /// Returns a line that compares the checkpoints after step `done` with the free space of their disk: a warning when not
-/// all fit, empty when no step is left. Throws InputError when not even one fits, divided over the disks of `num_hosts`
-/// hosts.
+/// all fit, empty when no step is left or the free space is unknown. Throws InputError when not even one fits, divided
+/// over the disks of `num_hosts` hosts.
 Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFolder& checkpoints, int64_t done,
                    int64_t num_hosts);
 

@@ -10,9 +10,9 @@
 
 namespace meshtrain {
 
-/// A search for a rank that is slower than the others of its class in every step. The others wait for that rank in
+/// A detector of a rank that is slower than the others of its class in every step. The others wait for that rank in
 /// their collectives, while the rank itself waits for none. It has the least exposed communication among ranks with the
-/// same work. On GPUs, where hosts do not wait, the search finds none.
+/// same work. On GPUs, where hosts do not wait, the detector finds none.
 class Stragglers {
  public:
   static constexpr int64_t kSteps = 20;          ///< that are looked at together
