@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -52,6 +53,17 @@ std::logic_error written_by_others(const Parameter& parameter) {
       "Parameter::written_by_layer false");
 }
 
+/// Returns the storage of `tensor`; null when it is undefined.
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+std::logic_error elsewhere(const Parameter& parameter) {
+  return std::logic_error(parameter.name +
+                          " has a gradient with memory of its own, which is not reduced: call Fsdp::begin_step() "
+                          "instead of zero_grad(), and backward() without create_graph");
+}
+
 std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& sharding) {
   check(specs);
   std::vector<Unit> units;
@@ -84,12 +96,14 @@ struct Fsdp::State {
   std::optional<UnitStorages> storages;
   std::optional<WatchedUses> backward_uses;
   std::optional<size_t> current;  // the unit in use in this forward or backward; never one with whole_step
+  std::vector<size_t> used;       // units of this forward
 
   void enter(const char* pass, size_t unit) const {
     FlightRecorder::own().set_place(std::string(pass) + " of " + units[unit].name());
   }
 
   void before_backward(size_t unit) {
+    const UnwatchedUses own;
     enter("backward", unit);
     gathering.before_backward(unit);
     reduction.before_backward(unit);
@@ -98,13 +112,34 @@ struct Fsdp::State {
   /// Returns true when `unit` is not the one in use; units with whole_step do not count.
   bool changes_to(size_t unit) const { return !units[unit].whole_step() && current != unit; }
 
+  /// Returns the units of `uses`, each once. Throws std::logic_error for several that are not of the whole step, since
+  /// memory in turns may have room for one of them alone.
+  std::vector<size_t> units_of(const std::string& called, const std::vector<UnitUse>& uses) const {
+    std::vector<size_t> all;
+    std::optional<size_t> first;
+    for (const UnitUse& use : uses) {
+      if (std::ranges::find(all, use.unit) != all.end()) continue;
+      all.push_back(use.unit);
+      if (units[use.unit].whole_step()) continue;
+      if (first) {
+        throw std::logic_error(called + " takes tensors of the units " + units[*first].name() + " and " +
+                               units[use.unit].name() + ": make them one unit, or leave both out of the list of units");
+      }
+      first = use.unit;
+    }
+    return all;
+  }
+
   void use_in_forward(size_t unit) {
     if (changes_to(unit)) {
       leave_forward();
       enter("forward", unit);
       current = unit;
+    } else if (!units[unit].whole_step()) {
+      return;
     }
     gathering.before_forward(unit);
+    used.push_back(unit);
   }
 
   void leave_forward() {
@@ -112,10 +147,14 @@ struct Fsdp::State {
     current.reset();
   }
 
+  /// Also called for a forward that is computed again inside the backward, with GradMode on: it has no gradients yet.
   void use_in_backward(size_t unit) {
-    if (!changes_to(unit) && !units[unit].whole_step()) return;
-    before_backward(unit);
-    if (!units[unit].whole_step()) current = unit;
+    if (changes_to(unit) || units[unit].whole_step()) {
+      enter("backward", unit);
+      gathering.before_backward(unit);
+      if (!units[unit].whole_step()) current = unit;
+    }
+    if (!at::GradMode::is_enabled()) reduction.before_backward(unit);
   }
 };
 
@@ -126,9 +165,12 @@ Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
     for (Parameter* parameter : state_->units[unit].parameters()) {
       if (!parameter->tensor.requires_grad()) continue;
       std::weak_ptr<State> state = state_;
-      GradientState::attach(parameter->tensor, [state, unit, parameter] {
+      const c10::StorageImpl* const memory = storage_of(parameter->tensor.grad());
+      GradientState::attach(parameter->tensor, [state, unit, parameter, memory] {
         const auto alive = state.lock();
         if (!alive) return;
+        const UnwatchedUses own;
+        if (storage_of(parameter->tensor.grad()) != memory) throw elsewhere(*parameter);
         if (!GradientState::of(parameter->tensor)->written()) throw written_by_others(*parameter);
         alive->reduction.count_final(unit);
       });
@@ -169,9 +211,16 @@ at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
 
 at::Tensor Fsdp::run(const std::function<at::Tensor()>& forward) {
   if (!state_->storages) state_->storages.emplace(state_->units);
-  const WatchedUses watch(*state_->storages, [this](size_t unit) { state_->use_in_forward(unit); });
+  state_->current.reset();
+  state_->used.clear();
+  const WatchedUses watch(*state_->storages, [this](const std::string& called, const std::vector<UnitUse>& uses) {
+    for (const size_t unit : state_->units_of(called, uses)) state_->use_in_forward(unit);
+  });
   const at::Tensor output = forward();
   state_->leave_forward();
+  if (output.requires_grad()) {
+    for (const size_t unit : state_->used) state_->gathering.expect_backward(unit);
+  }
   return output;
 }
 
@@ -184,7 +233,15 @@ void Fsdp::begin_backward(bool last) {
   state_->last = last;
   state_->reduction.begin_backward(last);
   if (state_->storages) {
-    state_->backward_uses.emplace(*state_->storages, [this](size_t unit) { state_->use_in_backward(unit); });
+    state_->current.reset();
+    state_->backward_uses.emplace(*state_->storages,
+                                  [this](const std::string& called, const std::vector<UnitUse>& uses) {
+                                    for (const UnitUse& use : uses) {
+                                      if (use.is_gradient) state_->reduction.expect_open(use.unit);
+                                    }
+                                    for (const size_t unit : state_->units_of(called, uses))
+                                      state_->use_in_backward(unit);
+                                  });
   }
 }
 

@@ -53,7 +53,7 @@ void Gathering::prefetch(size_t unit, int step) {
 // Memory in turns assumes the order of the list: a unit used out of order may share memory with one that is still
 // gathered.
 void Gathering::make_room(int64_t first, int64_t last) {
-  if (!memory_.in_turns()) return;
+  if (!memory_.in_turns() || !reshard_) return;  // kept units have memory of their own
   for (int64_t unit = 0; unit < static_cast<int64_t>(units_.size()); ++unit) {
     if ((unit < first || unit > last) && !units_[unit].whole_step()) let_go(static_cast<size_t>(unit));
   }
@@ -88,6 +88,10 @@ void Gathering::after_forward(size_t unit, bool in_backward) {
   gathered_[unit].in_backward = gathered_[unit].in_backward || in_backward;
   if (units_[unit].whole_step() || (in_backward && (unit == kept_ || !reshard_))) return;
   let_go(unit);
+}
+
+void Gathering::expect_backward(size_t unit) {
+  gathered_[unit].in_backward = true;
 }
 
 void Gathering::before_backward(size_t unit) {

@@ -17,6 +17,8 @@ class Gathering {
   void before_forward(size_t unit);
   /// `in_backward`: the unit will have a backward.
   void after_forward(size_t unit, bool in_backward);
+  /// The unit will have a backward, which after_forward() did not know.
+  void expect_backward(size_t unit);
   /// Returns when the unit's parameters may be used. Evicts those of the units behind it.
   void before_backward(size_t unit);
   /// `last`: the last one of the step.

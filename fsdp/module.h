@@ -11,9 +11,9 @@
 namespace meshtrain {
 
 /// The parameters of a torch::nn::Module, as units of an Fsdp. The module needs no change: it keeps its own tensors,
-/// whose memory Fsdp replaces, and its forward runs inside Fsdp::run(forward). Afterwards do not call to() or clone(),
-/// nor load into the module's parameters; use Fsdp::write_values(). Buffers, such as the statistics of BatchNorm, stay
-/// each rank's own, as under DDP.
+/// whose memory Fsdp replaces, and its forward runs inside Fsdp::run(forward). Afterwards do not call to(), clone() or
+/// zero_grad(), which Fsdp::begin_step() replaces, nor load into the module's parameters, which Fsdp::write_values()
+/// writes. Buffers, such as the statistics of BatchNorm, stay each rank's own.
 class ModuleUnits {
  public:
   /// `units`: names of submodules, as in named_modules(), in the order of use. "*" stands for one part of a name:

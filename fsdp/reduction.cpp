@@ -52,19 +52,22 @@ void Reduction::let_go(size_t unit) {
 }
 
 void Reduction::before_backward(size_t unit) {
-  if (whole_ || lent_[unit]) return;
+  if (whole_ || lent_[unit] || static_cast<int64_t>(unit) > next_) return;
   if (!units_[unit].whole_step()) {
     while (next_ > static_cast<int64_t>(unit)) issue_next();
   }
   if (units_[unit].num_trainable() > 0) lend_anew(unit);
 }
 
+void Reduction::expect_open(size_t unit) const {
+  if (!reducing_ || static_cast<int64_t>(unit) <= next_) return;
+  throw std::logic_error("unit " + units_[unit].name() +
+                         " has a gradient after its reduction has begun: its parameters are used before those of "
+                         "earlier units; list units in the order of their use, or set whole_step for it");
+}
+
 void Reduction::count_final(size_t unit) {
-  if (reducing_ && static_cast<int64_t>(unit) > next_) {
-    throw std::logic_error("unit " + units_[unit].name() +
-                           " has a gradient after its reduction has begun: its parameters are used before those of "
-                           "earlier units; list units in the order of their use, or set whole_step for it");
-  }
+  expect_open(unit);
   if (!units_[unit].count_final() || !reducing_) return;
   while (next_ >= 0 && units_[next_].complete()) issue_next();
 }

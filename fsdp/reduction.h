@@ -20,8 +20,11 @@ class Reduction {
   void begin_step();
   /// `last`: the last one of the step.
   void begin_backward(bool last);
-  /// Lends memory to the unit's gradients. The gradients of the units behind it are final.
+  /// Lends memory to the unit's gradients. The gradients of the units behind it are final. Does nothing for a unit
+  /// whose reduction has begun.
   void before_backward(size_t unit);
+  /// Throws std::logic_error when the reduction of `unit` has begun in this backward: it would miss a gradient.
+  void expect_open(size_t unit) const;
   /// Counts one more parameter whose gradient is final.
   void count_final(size_t unit);
   /// Returns when every unit has been reduced, and in the last backward of a step when all its sums are complete.

@@ -3,36 +3,36 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
 namespace meshtrain {
 namespace {
 
-// A dispatch key ahead of autograd's that no tensor has and no library registers. A thread that includes the key sends
-// every operator through before_operator().
-constexpr c10::DispatchKey kWatch = c10::DispatchKey::TESTING_ONLY_GenericMode;
+// Not one a thread: the backward of tensors on a GPU runs in a thread of autograd.
+std::atomic<WatchedUses*> last_watch = nullptr;
 
-// One for the process, not one for each thread: autograd runs the backward of GPU tensors in a thread of its own.
-std::atomic<const WatchedUses*> innermost = nullptr;
-
-void visit_tensors(const c10::IValue& value, const WatchedUses& watch) {
+/// Appends the tensors of an argument.
+void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
   if (value.isTensor()) {
-    watch.visit(value.toTensor());
+    tensors.push_back(value.toTensor());
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) watch.visit(tensor);
+    for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
   } else if (value.isOptionalTensorList()) {
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      if (tensor) watch.visit(*tensor);
+      if (tensor) tensors.push_back(*tensor);
     }
   }
 }
 
 void before_operator(const c10::OperatorHandle& called, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard inside(kWatch);
-  if (const WatchedUses* const watch = innermost) {
+  const UnwatchedUses inside;
+  if (const WatchedUses* const watch = last_watch) {
+    std::vector<at::Tensor> operands;
     const size_t num_arguments = called.schema().arguments().size();
-    for (size_t i = stack->size() - num_arguments; i < stack->size(); ++i) visit_tensors((*stack)[i], *watch);
+    for (size_t i = stack->size() - num_arguments; i < stack->size(); ++i) add_tensors((*stack)[i], operands);
+    watch->visit(called.schema().name(), operands);
   }
   called.callBoxed(stack);
 }
@@ -40,33 +40,49 @@ void before_operator(const c10::OperatorHandle& called, torch::jit::Stack* stack
 }  // namespace
 
 UnitStorages::UnitStorages(const std::vector<Unit>& units) {
+  const auto add = [&](const at::Tensor& tensor, const UnitUse& use) {
+    if (tensor.defined()) units_.emplace(tensor.storage().unsafeGetStorageImpl(), use);
+  };
   for (size_t unit = 0; unit < units.size(); ++unit) {
     for (const FlatBuffer& buffer : units[unit].buffers()) {
-      for (const at::Tensor& tensor : {buffer.values(), buffer.gradients()}) {
-        if (tensor.defined()) units_[tensor.storage().unsafeGetStorageImpl()] = static_cast<int64_t>(unit);
-      }
+      add(buffer.values(), {unit, false});
+      add(buffer.gradients(), {unit, true});
     }
   }
 }
 
-int64_t UnitStorages::unit_of(const at::Tensor& tensor) const {
-  if (!tensor.defined() || !tensor.has_storage()) return -1;
+std::optional<UnitUse> UnitStorages::use_of(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return std::nullopt;
   const auto found = units_.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-  return found == units_.end() ? -1 : found->second;
+  return found == units_.end() ? std::nullopt : std::optional(found->second);
 }
 
 WatchedUses::WatchedUses(const UnitStorages& storages, BeforeUse before_use)
-    : storages_(storages), before_use_(std::move(before_use)), enclosing_(innermost), watch_(kWatch) {
-  innermost = this;
+    : storages_(storages), before_use_(std::move(before_use)), earlier_(last_watch) {
+  last_watch = this;
+  c10::impl::tls_set_dispatch_key_included(kWatchKey, true);
 }
 
+// A watch may end before one that began later, as those of two Fsdp do in a backward.
 WatchedUses::~WatchedUses() {
-  innermost = enclosing_;
+  if (last_watch == this) {
+    last_watch = earlier_;
+  } else {
+    auto* later = last_watch.load();
+    while (later->earlier_ != this) later = later->earlier_;
+    later->earlier_ = earlier_;
+  }
+  c10::impl::tls_set_dispatch_key_included(kWatchKey, last_watch != nullptr);
 }
 
-void WatchedUses::visit(const at::Tensor& tensor) const {
-  if (const int64_t unit = storages_.unit_of(tensor); unit >= 0) before_use_(static_cast<size_t>(unit));
-  if (enclosing_ != nullptr) enclosing_->visit(tensor);
+void WatchedUses::visit(const std::string& called, const std::vector<at::Tensor>& operands) const {
+  std::vector<UnitUse> uses;
+  for (const at::Tensor& operand : operands) {
+    const std::optional<UnitUse> use = storages_.use_of(operand);
+    if (use && std::ranges::find(uses, *use) == uses.end()) uses.push_back(*use);
+  }
+  if (!uses.empty()) before_use_(called, uses);
+  if (earlier_ != nullptr) earlier_->visit(called, operands);
 }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {

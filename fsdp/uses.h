@@ -4,8 +4,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -13,41 +14,59 @@
 
 namespace meshtrain {
 
+/// An operand's unit.
+struct UnitUse {
+  size_t unit;
+  bool is_gradient;  ///< it is memory of the unit's gradients, else of its parameters
+
+  bool operator==(const UnitUse&) const = default;
+};
+
 /// The storages of the units' parameters and gradients. A view of a parameter, such as the transposed weight that
 /// autograd keeps for the backward, has the parameter's storage, so the unit of an operand is known.
 class UnitStorages {
  public:
   explicit UnitStorages(const std::vector<Unit>& units);
 
-  /// Returns the unit of `tensor`, or -1 when it belongs to none.
-  int64_t unit_of(const at::Tensor& tensor) const;
+  /// Returns the unit of `tensor`; none when it belongs to no unit.
+  std::optional<UnitUse> use_of(const at::Tensor& tensor) const;
 
  private:
-  std::unordered_map<const c10::StorageImpl*, int64_t> units_;
+  std::unordered_map<const c10::StorageImpl*, UnitUse> units_;
 };
 
+/// The dispatch key by which operators are watched. No tensor has it and no library registers it; it comes before that
+/// of autograd.
+inline constexpr c10::DispatchKey kWatchKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
 /// A watch over the operators of this thread, and of the threads in which autograd runs this thread's backward. Calls
-/// `before_use` before each operator that takes a tensor of a unit. An error of `before_use` is thrown in place of the
+/// `before_use` before each operator that takes tensors of units. An error of `before_use` is thrown in place of the
 /// operator. Operators inside another operator, or inside `before_use`, are not watched. One thread of a process
 /// watches at a time. A watched operator costs about a microsecond on the host (docs/benchmarks.md).
 class WatchedUses {
  public:
-  using BeforeUse = std::function<void(size_t unit)>;
+  /// `called`: the operator's name. `uses`: those of its operands, each once, at least one.
+  using BeforeUse = std::function<void(const std::string& called, const std::vector<UnitUse>& uses)>;
 
-  /// `storages` must outlive this. Watches may be nested; each sees every operator.
+  /// `storages` must outlive this. Watches may overlap; each sees every operator.
   WatchedUses(const UnitStorages& storages, BeforeUse before_use);
   ~WatchedUses();
   WatchedUses(const WatchedUses&) = delete;
   WatchedUses& operator=(const WatchedUses&) = delete;
 
-  /// Calls `before_use` if `tensor` belongs to a unit; then does the same for the enclosing watches.
-  void visit(const at::Tensor& tensor) const;
+  /// Calls `before_use` if one of `operands` belongs to a unit; then does the same for the watches that began earlier.
+  void visit(const std::string& called, const std::vector<at::Tensor>& operands) const;
 
  private:
   const UnitStorages& storages_;
   BeforeUse before_use_;
-  const WatchedUses* enclosing_;
-  c10::impl::IncludeDispatchKeyGuard watch_;
+  WatchedUses* earlier_;
+};
+
+/// While it exists, no watch sees the operators of this thread.
+class UnwatchedUses {
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_{kWatchKey};
 };
 
 }  // namespace meshtrain

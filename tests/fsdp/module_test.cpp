@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "fsdp/fsdp.h"
+#include "mesh/device_mesh.h"
 #include "tests/fsdp/chain.h"
 #include "tests/fsdp/modules.h"
 
@@ -184,8 +185,12 @@ struct BackAndForth : torch::nn::Module {
     register_module("layers", layers);
     to(at::kDouble);
   }
+  at::Tensor layer(int i, const at::Tensor& x) {
+    return at::tanh(layers->at<torch::nn::LinearImpl>(static_cast<size_t>(i)).forward(x));
+  }
+  at::Tensor weight(int i) { return layers->at<torch::nn::LinearImpl>(static_cast<size_t>(i)).weight; }
   at::Tensor forward(at::Tensor x, const std::vector<int>& order) {
-    for (const int i : order) x = at::tanh(layers->at<torch::nn::LinearImpl>(static_cast<size_t>(i)).forward(x));
+    for (const int i : order) x = layer(i, x);
     return x.square().sum();
   }
   torch::nn::ModuleList layers;
@@ -224,6 +229,121 @@ TEST(ModuleFsdp, UsesOutOfOrderAreRightOrRefused) {
       });
     }
   }
+}
+
+/// Returns options that cut units over the world, on hosts without windows: memory in turns.
+FsdpOptions in_turns(const Group& ranks) {
+  FsdpOptions options;
+  options.mode = ShardingMode::FullShard;
+  options.shards = options.summed_over = ranks;
+  return options;
+}
+
+struct TwoHalves {
+  TwoHalves(Vit lower, Vit upper, const FsdpOptions& options)
+      : lower_units(*lower, units_of(lower)),
+        upper_units(*upper, units_of(upper)),
+        lower_fsdp(lower_units.specs(), options),
+        upper_fsdp(upper_units.specs(), options) {}
+  ModuleUnits lower_units, upper_units;
+  Fsdp lower_fsdp, upper_fsdp;
+};
+
+TEST(ModuleFsdp, TwoInOneForwardDoNotDisturbEachOther) {
+  Vit lower = Trained<Vit>::make(), upper = Trained<Vit>::make(), alone = Trained<Vit>::make();
+  TwoHalves halves(lower, upper, in_turns(world_on(Hosts::Refused)));
+  const at::Tensor labels = Trained<Vit>::labels(0, 0);
+  for (int step = 0; step < 2; ++step) {
+    alone->zero_grad();
+    halves.lower_fsdp.begin_step();
+    halves.upper_fsdp.begin_step();
+    for (int64_t i = 0; i < kMicroBatches; ++i) {
+      const at::Tensor input = Trained<Vit>::input(0, step, i);
+      const at::Tensor loss = halves.lower_fsdp.run([&] { return lower->forward(input, labels); }) +
+                              2 * halves.upper_fsdp.run([&] { return upper->forward(input, labels); });
+      const bool last = i + 1 == kMicroBatches;
+      halves.lower_fsdp.begin_backward(last);
+      halves.upper_fsdp.begin_backward(last);
+      loss.backward();
+      halves.lower_fsdp.end_backward();
+      halves.upper_fsdp.end_backward();
+      alone->forward(input, labels).backward();
+    }
+    auto expected = alone->named_parameters();
+    const auto expect_times = [&](Fsdp& fsdp, double factor) {
+      fsdp.visit_gradients([&](const Parameter& parameter) {
+        const at::Tensor gradient = expected[parameter.name].grad() * (factor * static_cast<double>(world().size()));
+        EXPECT_LT((parameter.tensor - gradient).abs().max().item<double>(), 1e-10) << parameter.name;
+      });
+    };
+    expect_times(halves.lower_fsdp, 1);
+    expect_times(halves.upper_fsdp, 2);
+  }
+}
+
+TEST(ModuleFsdp, SendsWhatNamedUnitsSend) {
+  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"cp", 1}, {"tp", 1}}), world_on(Hosts::Refused));
+  const auto bytes_of_step = [&](const std::vector<int>& order, bool names_units) {
+    at::manual_seed(5);
+    BackAndForth module;
+    const ModuleUnits units(module, {"layers.*"});
+    Fsdp fsdp(units.specs(), in_turns(mesh.group(kDataAxis)));
+    fsdp.begin_step();
+    mesh.traffic().clear();
+    at::Tensor x = random_tensor({3, 8}, 7);
+    if (names_units) {
+      for (const int i : order) {
+        x = fsdp.run(static_cast<size_t>(i), [&] { return module.layer(i, x); });
+      }
+      x = x.square().sum();
+    } else {
+      x = fsdp.run([&] { return module.forward(x, order); });
+    }
+    fsdp.begin_backward(/*last=*/true);
+    x.backward();
+    fsdp.end_backward();
+    return mesh.traffic().total("", "dp.parameters").buffer_bytes;
+  };
+  EXPECT_EQ(bytes_of_step({0, 1, 2, 3}, false), bytes_of_step({0, 1, 2, 3}, true));
+}
+
+TEST(ModuleFsdp, AUseWithoutAGradientAfterTheReductionIsRight) {
+  at::manual_seed(5);
+  BackAndForth alone;
+  at::manual_seed(5);
+  BackAndForth module;
+  const ModuleUnits units(module, {"layers.*"});
+  Fsdp fsdp(units.specs(), in_turns(world_on(Hosts::Refused)));
+  const at::Tensor input = random_tensor({3, 8}, 7);
+  const auto loss_of = [&](BackAndForth& of) {
+    // The last layer's weight, which gets no gradient here, is used first, and so in the backward last.
+    const at::Tensor x = at::tanh(at::linear(at::tanh(of.layer(0, input)), of.weight(3).detach()));
+    return of.forward(x, {1, 2, 3});
+  };
+  fsdp.begin_step();
+  const at::Tensor loss = fsdp.run([&] { return loss_of(module); });
+  fsdp.begin_backward(/*last=*/true);
+  loss.backward();
+  fsdp.end_backward();
+  loss_of(alone).backward();
+  auto expected = alone.named_parameters();
+  fsdp.visit_gradients([&](const Parameter& own) {
+    const at::Tensor gradient = expected[own.name].grad() * static_cast<double>(world().size());
+    EXPECT_LT((own.tensor - gradient).abs().max().item<double>(), 1e-11) << own.name;
+  });
+}
+
+TEST(ModuleFsdp, RefusesWhatWouldNotBeTrained) {
+  BackAndForth module;
+  const ModuleUnits units(module, {"layers.*"});
+  Fsdp fsdp(units.specs(), in_turns(world_on(Hosts::Refused)));
+  const at::Tensor input = random_tensor({3, 8}, 7);
+  EXPECT_THROW(fsdp.run([&] { return (module.weight(0) + module.weight(1)).sum(); }), std::logic_error);
+  fsdp.begin_step();
+  const at::Tensor loss = fsdp.run([&] { return module.forward(input, {0, 1, 2, 3}); });
+  module.zero_grad();  // drops the gradients' memory
+  fsdp.begin_backward(/*last=*/true);
+  EXPECT_THROW(loss.backward(), std::logic_error);
 }
 
 }  // namespace

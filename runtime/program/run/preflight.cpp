@@ -63,6 +63,11 @@ bool is_locked(const fs::path& folder) {
   return file.outcome == LockOutcome::Taken;
 }
 
+/// Returns true when state_elements() knows the optimizer's state; registered ones are taken for AdamW.
+bool is_ours(const OptimizerOptions& optimizer) {
+  return optimizer.name == "adamw" || optimizer.name == "sgd" || optimizer.name == "muon";
+}
+
 /// Returns how many elements of optimizer state an element of a parameter has.
 int64_t state_elements(const OptimizerOptions& optimizer, const Parameter& parameter) {
   if (optimizer.name == "sgd") return optimizer.momentum > 0 ? 1 : 0;
@@ -135,7 +140,9 @@ Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFo
   const int64_t count = std::max<int64_t>(num_checkpoints(recipe) - kept, 1);
   const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
   const bool writes = recipe.checkpoint.every > 0;
-  if (writes && each / num_hosts > free) {
+  // A folder of checkpoints may hold unfinished ones, which a start removes. A registered optimizer may keep less.
+  const bool is_certain = !fs::exists(checkpoints.folder(), error) && is_ours(recipe.optimizer);
+  if (writes && is_certain && each / num_hosts > free) {
     throw InputError("checkpoint.every", "a checkpoint takes " + size_text(each) + ", and the disk of " +
                                              existing.string() + " has " + size_text(free) +
                                              " free: choose another --run-dir");

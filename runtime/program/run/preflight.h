@@ -25,7 +25,7 @@ void check_offload(const Recipe& recipe, const RunPlan& plan);
 
 /// Returns a line that compares the checkpoints after step `done` with the free space of their disk: a warning when not
 /// all fit, empty when no step is left or the free space is unknown. Throws InputError when not even one fits, divided
-/// over the disks of `num_hosts` hosts.
+/// over the disks of `num_hosts` hosts, in a run directory without checkpoints: a start removes unfinished ones.
 Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFolder& checkpoints, int64_t done,
                    int64_t num_hosts);
 
