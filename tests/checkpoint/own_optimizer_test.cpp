@@ -48,7 +48,7 @@ struct MeshOf {
   std::string sharding;
 };
 
-std::vector<MeshOf> meshes() {
+std::vector<MeshOf> own_meshes() {
   const int64_t n = world().size();
   if (n == 1) return {{1, 1, 1, "no_shard"}};
   if (n == 2) {
@@ -57,14 +57,14 @@ std::vector<MeshOf> meshes() {
   return {{n / 2, 2, 1, "full_shard"}, {n, 1, 1, "shard_grad_op"}, {n / 2, 1, 2, "hybrid_shard"}};
 }
 
-Recipe recipe_on(const MeshOf& mesh, bool alone, const std::filesystem::path& folder) {
+Recipe own_recipe_on(const MeshOf& mesh, bool alone, const std::filesystem::path& folder) {
   const Variant variant{"llama", false, "mha", "none", "one", "fp64", "adagrad", "none", /*groups=*/true};
   return recipe_of(
       {variant, mesh.dp, mesh.tp, mesh.cp, mesh.cp > 1 ? "ring" : "none", "contiguous", mesh.tp > 1, 1, mesh.sharding},
       alone, folder);
 }
 
-void expect_near(const std::vector<double>& seen, const std::vector<double>& wanted, const std::string& where) {
+void expect_near_losses(const std::vector<double>& seen, const std::vector<double>& wanted, const std::string& where) {
   ASSERT_EQ(seen.size(), wanted.size()) << where;
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(seen[i] / wanted[i], 1, 1e-10) << where << " " << i;
 }
@@ -73,19 +73,19 @@ TEST(OwnOptimizer, GivesOneResultOnEveryMeshAlsoAfterAResume) {
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();
-  Training alone(recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path()), Group());
+  Training alone(own_recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path()), Group());
   const std::vector<double> before = alone.run(2), after = alone.run(2);
-  const std::vector<MeshOf> all = meshes();
+  const std::vector<MeshOf> all = own_meshes();
   for (size_t i = 0; i < all.size(); ++i) {
     const std::filesystem::path path = folder.path() / std::to_string(i);
-    Training training(recipe_on(all[i], /*alone=*/false, folder.path()), world());
-    expect_near(training.run(2), before, "mesh " + std::to_string(i));
+    Training training(own_recipe_on(all[i], /*alone=*/false, folder.path()), world());
+    expect_near_losses(training.run(2), before, "mesh " + std::to_string(i));
     training.save(path);
     const bool has_state = read_manifest(newest(path)).tensors.contains("model.norm.weight.sum_of_squares");
     EXPECT_TRUE(has_state);
-    Training other(recipe_on(all[(i + 1) % all.size()], /*alone=*/false, folder.path()), world());
+    Training other(own_recipe_on(all[(i + 1) % all.size()], /*alone=*/false, folder.path()), world());
     other.resume(path);
-    expect_near(other.run(2), after, "resumed from mesh " + std::to_string(i));
+    expect_near_losses(other.run(2), after, "resumed from mesh " + std::to_string(i));
     world().barrier();
   }
 }
@@ -94,7 +94,7 @@ TEST(OwnOptimizer, HasItsNameInRecipes) {
   EXPECT_TRUE(kRegistered);
   EXPECT_THROW(register_optimizer("adamw", {}), std::invalid_argument);
   const ScratchFolder folder(world());
-  const Recipe recipe = recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path());
+  const Recipe recipe = own_recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path());
   std::string yaml = describe_run(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}})).recipe;
   EXPECT_EQ(parse_recipe(yaml).optimizer.name, "adagrad");
   yaml.replace(yaml.find("adagrad"), 7, "adagrat");

@@ -31,7 +31,7 @@ struct Steps {
 };
 
 /// Makes two steps of three micro-batches with a Transformer whose parts begin with the layers `cuts`.
-Steps train(const TrainingOptions& options, const DeviceMesh& mesh, const std::vector<int64_t>& cuts) {
+Steps steps_of(const TrainingOptions& options, const DeviceMesh& mesh, const std::vector<int64_t>& cuts) {
   const ReplicaMap replicas = map_replicas(options.sharding, mesh);
   const auto parts = make_transformer(
       options, mesh, at::kCPU, replicas, [&](const Parameter& parameter) { initialize(parameter, options.seed); },
@@ -73,11 +73,11 @@ TEST(Parts, OfATransformerGiveTheBitsOfOne) {
       TrainingOptions options = small_model();
       options.sharding = {.mode = mode, .num_ranks = size / tp};
       options.sequence_parallel = tp > 1;
-      const Steps wanted = train(options, mesh, {});
+      const Steps wanted = steps_of(options, mesh, {});
       for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{2}, {1, 3}}) {
         const std::string where = ", " + mesh.layout().describe() + " in " + std::to_string(cuts.size() + 1) +
                                   " parts, mode " + std::to_string(static_cast<int>(mode));
-        const Steps seen = train(options, mesh, cuts);
+        const Steps seen = steps_of(options, mesh, cuts);
         for (size_t step = 0; step < wanted.outcomes.size(); ++step) {
           EXPECT_TRUE(at::equal(seen.outcomes[step], wanted.outcomes[step])) << "step " << step << where;
         }
@@ -92,7 +92,7 @@ TEST(Parts, RefuseAHeadWithoutTheEmbeddingThatItShares) {
   TrainingOptions options = small_model();
   options.shape.tie_word_embeddings = true;
   const DeviceMesh mesh = mesh_of(world().size(), 1);
-  EXPECT_THROW(train(options, mesh, {2}), std::invalid_argument);
+  EXPECT_THROW(steps_of(options, mesh, {2}), std::invalid_argument);
 }
 
 /// A layer of a perceptron, y = tanh(x w^T); the last one returns the sum of the squared differences from the labels.

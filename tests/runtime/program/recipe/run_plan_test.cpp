@@ -66,11 +66,14 @@ TEST(RunPlan, PartsAreContiguousWhereEveryLayerHasAWindow) {
 }
 
 TEST(RunPlan, PrecisionIsDtypesAndALossScale) {
-  const auto precision = [](const std::string& word, const std::string& reduce = "auto") {
+  const auto plan = [](const std::string& word, const std::string& reduce) {
     Recipe recipe = recipe_of();
     recipe.train.precision = word;
     recipe.parallel.fsdp.reduce_dtype = reduce;
-    return resolve(recipe, mesh(2, 1, 1)).precision;
+    return resolve(recipe, mesh(2, 1, 1));
+  };
+  const auto precision = [&](const std::string& word, const std::string& reduce = "auto") {
+    return plan(word, reduce).precision;
   };
   EXPECT_EQ(precision("fp64").compute, at::kDouble);
   EXPECT_FALSE(precision("fp32").mixed);
@@ -83,10 +86,10 @@ TEST(RunPlan, PrecisionIsDtypesAndALossScale) {
   EXPECT_TRUE(bf16_mixed.mixed);
   EXPECT_EQ(bf16_mixed.compute, at::kBFloat16);
   EXPECT_EQ(bf16_mixed.reduce, at::kBFloat16);
-  EXPECT_FALSE(bf16_mixed.loss_scale);
+  EXPECT_FALSE(plan("bf16_mixed", "auto").loss_scale);
   EXPECT_EQ(fp16_mixed.compute, at::kHalf);
   EXPECT_EQ(fp16_mixed.reduce, at::kFloat);
-  EXPECT_TRUE(fp16_mixed.loss_scale) << "without a loss_scale of its own too";
+  EXPECT_TRUE(plan("fp16_mixed", "auto").loss_scale) << "without a loss_scale of its own too";
 }
 
 TEST(RunPlan, SettingsForCpusAloneAreNamed) {

@@ -339,13 +339,13 @@ TEST_F(PrepareText, RefusesMalformedLines) {
 
 TEST_F(PrepareText, GivesTheSameForAnyPartsAndThreads) {
   Texts expected;
-  std::string lines, json;
+  std::string lines, objects;
   for (int i = 0; i < 12; ++i) {
     expected.push_back("line " + std::to_string(i) + std::string(static_cast<size_t>(i * i % 17), 'x'));
     lines += expected.back() + (i % 3 == 0 ? "\r\n" : i % 5 == 0 ? "\n\n\n" : "\n");
-    json += "{\"text\": \"" + expected.back() + "\"}\n";
+    objects += "{\"text\": \"" + expected.back() + "\"}\n";
   }
-  file("a.jsonl", json);
+  file("a.jsonl", objects);
   file("b.txt", lines);
   file("c.txt", "no end");
   Texts twice = expected;
@@ -359,7 +359,7 @@ TEST_F(PrepareText, GivesTheSameForAnyPartsAndThreads) {
       const PrepareTextProgress done = prepare_text(tokenizer_, options_);
       EXPECT_EQ(documents(), twice) << part_bytes << " bytes a part, " << threads << " threads";
       EXPECT_EQ(done.documents, static_cast<int64_t>(twice.size()));
-      EXPECT_EQ(done.bytes, static_cast<int64_t>(json.size() + lines.size() + 6));
+      EXPECT_EQ(done.bytes, static_cast<int64_t>(objects.size() + lines.size() + 6));
       EXPECT_EQ(done.parts, done.total_parts);
     }
   }
