@@ -94,6 +94,8 @@ TEST(OwnOptimizer, HasItsNameInRecipes) {
   EXPECT_TRUE(kRegistered);
   EXPECT_THROW(register_optimizer("adamw", {}), std::invalid_argument);
   const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
   const Recipe recipe = own_recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path());
   std::string yaml = describe_run(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}})).recipe;
   EXPECT_EQ(parse_recipe(yaml).optimizer.name, "adagrad");
