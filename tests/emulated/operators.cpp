@@ -20,7 +20,7 @@ namespace {
 using torch::jit::Stack;
 
 constexpr std::string_view kLibrary = "meshtrain";
-constexpr c10::DispatchKey kMode = c10::DispatchKey::TESTING_ONLY_GenericMode;  // before every device
+constexpr c10::DispatchKey kMode = c10::DispatchKey::TESTING_ONLY_GenericWrapper;  // before every device
 
 constexpr std::pair<Order, const char*> kOrders[] = {{Order::Forward, "forward"},
 #ifndef __SANITIZE_ADDRESS__  // slow, and checks memory, not orders
