@@ -42,7 +42,7 @@ inline constexpr c10::DispatchKey kWatchKey = c10::DispatchKey::TESTING_ONLY_Gen
 /// A watch over the operators of this thread, and of the threads in which autograd runs this thread's backward. Calls
 /// `before_use` before each operator that takes tensors of units. An error of `before_use` is thrown in place of the
 /// operator. Operators inside another operator, or inside `before_use`, are not watched. One thread of a process
-/// watches at a time. A watched operator costs about a microsecond on the host (docs/benchmarks.md).
+/// watches at a time. A watch costs a fraction of a microsecond an operator (docs/benchmarks.md).
 class WatchedUses {
  public:
   /// `called`: the operator's name. `uses`: those of its operands, each once, at least one.
