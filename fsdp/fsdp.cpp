@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -96,7 +97,7 @@ struct Fsdp::State {
   std::optional<UnitStorages> storages;
   std::optional<WatchedUses> backward_uses;
   std::optional<size_t> current;  // the unit in use in this forward or backward; never one with whole_step
-  std::vector<size_t> used;       // units of this forward
+  std::set<size_t> used;          // units of this forward
 
   void enter(const char* pass, size_t unit) const {
     FlightRecorder::own().set_place(std::string(pass) + " of " + units[unit].name());
@@ -139,7 +140,7 @@ struct Fsdp::State {
       return;
     }
     gathering.before_forward(unit);
-    used.push_back(unit);
+    used.insert(unit);
   }
 
   void leave_forward() {
