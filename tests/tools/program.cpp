@@ -8,6 +8,7 @@
 
 #include <array>
 #include <csignal>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -26,6 +27,10 @@ bool is_launchers(const std::string& variable) {
     if (variable.rfind(prefix, 0) == 0) return true;
   }
   return false;
+}
+
+bool is_about_late_ranks(const std::string& line) {
+  return line.rfind("meshtrain: warning: rank 0 on ", 0) == 0 && line.find(" to start: ") != std::string::npos;
 }
 
 }  // namespace
@@ -68,7 +73,12 @@ Ending Program::wait() {
   Ending ending;
   ending.status = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
   ending.out = content(folder_.path() / "out");
-  ending.err = content(folder_.path() / "err");
+  std::istringstream lines(content(folder_.path() / "err"));
+  for (std::string line; std::getline(lines, line);) {
+    std::string& part = is_about_late_ranks(line) ? ending.late : ending.err;
+    part += line;
+    if (!lines.eof()) part += '\n';
+  }
   return ending;
 }
 

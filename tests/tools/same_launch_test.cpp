@@ -80,7 +80,7 @@ TEST_F(SameLaunch, AnotherBuildIsRefused) {
 TEST_F(SameLaunch, ARankThatNeverStartsIsWaitedForWithAWord) {
   const Ending ending = launch(command(program, "train"), {"/bin/sh", "-c", "sleep 25; exit 3"});
   EXPECT_NE(ending.status, 0);
-  EXPECT_EQ(count(ending.err, "meshtrain: warning: " + first + " has waited 20 s for the other 1 rank to start: "), 1)
+  EXPECT_EQ(count(ending.late, "meshtrain: warning: " + first + " has waited 20 s for the other 1 rank to start: "), 1)
       << ending.err;
 }
 
