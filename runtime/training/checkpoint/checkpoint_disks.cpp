@@ -1,6 +1,7 @@
-#include "runtime/program/run/checkpoint_disks.h"
+#include "runtime/training/checkpoint/checkpoint_disks.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <sstream>
 #include <system_error>
@@ -8,8 +9,6 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
-#include "runtime/program/run/run_directory.h"
-#include "runtime/program/telemetry/error_line.h"
 
 namespace meshtrain {
 namespace {
@@ -41,14 +40,17 @@ bool lacks_manifest(const fs::path& checkpoint) {
 
 }  // namespace
 
-CheckpointDisks::CheckpointDisks(CheckpointFolder folder, const Group& world, const fs::path& resumed)
-    : folder_(std::move(folder)), world_(world.with_purpose("checkpoint")), hosts_(HostMap::of(world_)) {
+CheckpointDisks::CheckpointDisks(CheckpointFolder folder, const Group& world, DiskOptions options)
+    : folder_(std::move(folder)),
+      world_(world.with_purpose("checkpoint")),
+      options_(std::move(options)),
+      hosts_(HostMap::of(world_)) {
   std::string text;
   agree(world_, [&] {
     if (world_.rank() != 0) return;
     const std::vector<std::string> owners = folder_.owners();
-    const std::string name = resumed.empty() ? "-" : resumed.filename().string();
-    const bool is_known = !owners.empty() && has_run();
+    const std::string name = options_.resumed.empty() ? "-" : options_.resumed.filename().string();
+    const bool is_known = !owners.empty() && (options_.has_begun || !folder_.steps().empty());
     text = (is_known ? owners.front() : random_id()) + " " + random_id() + " " + name + to_text(folder_.steps()) +
            " |" + to_text(folder_.abandoned());
   });
@@ -62,12 +64,6 @@ CheckpointDisks::CheckpointDisks(CheckpointFolder folder, const Group& world, co
   agree(world_, [&] {
     if (acts()) check_owner(name == "-" ? "" : name);
   });
-}
-
-bool CheckpointDisks::has_run() const {
-  std::error_code failed;
-  const fs::path metrics = RunDirectory::metrics_of(folder_.folder().parent_path());
-  return !folder_.steps().empty() || fs::status(metrics, failed).type() != fs::file_type::not_found;
 }
 
 void CheckpointDisks::check_owner(const std::string& resumed) const {
@@ -84,7 +80,7 @@ void CheckpointDisks::check_owner(const std::string& resumed) const {
   if (found.empty()) return;
   throw InputError(world_.coordinate_text() + " on " + host_name() + ": " + folder_.folder().string() +
                    " holds checkpoints of another run (" + found +
-                   "): move or remove that folder on that host, or choose another --run-dir");
+                   "): move or remove that folder on that host, or choose " + options_.other_folder);
 }
 
 std::vector<int64_t> CheckpointDisks::settle(int64_t step) const {
@@ -146,7 +142,7 @@ std::vector<fs::path> CheckpointDisks::retire_on_host(std::vector<int64_t>& step
   RetiredCheckpoints retired = folder_.retire(steps, attempt_);
   steps = std::move(retired.steps);
   if (!retired.problem.empty() && !std::exchange(has_warned_, true)) {
-    print_warning_line("on " + host_name() + " cannot remove an old checkpoint: " + retired.problem);
+    warn("on " + host_name() + " cannot remove an old checkpoint: " + retired.problem);
   }
   return std::move(retired.folders);
 }
@@ -172,6 +168,11 @@ void CheckpointDisks::retire(int64_t keep_last, int64_t keep_every) {
 
 void CheckpointDisks::remove(int64_t step) const {
   if (acts()) remove_all({partial(step)});
+}
+
+void CheckpointDisks::warn(const std::string& line) const {
+  if (options_.warn) return options_.warn(line);
+  std::fprintf(stderr, "meshtrain: warning: %s\n", line.c_str());
 }
 
 }  // namespace meshtrain

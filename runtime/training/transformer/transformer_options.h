@@ -17,6 +17,13 @@
 
 namespace meshtrain {
 
+/// The sizes of a step.
+struct BatchOptions {
+  int64_t sequence_length = 0;
+  int64_t global_batch = 0;  ///< sequences of a step
+  int64_t micro_batch = 1;   ///< sequences that a rank computes at once
+};
+
 /// The dtypes of a model.
 struct Precision {
   at::ScalarType compute = at::kFloat;   ///< dtype of activations, and of parameters in the layers

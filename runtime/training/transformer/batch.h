@@ -1,34 +1,17 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "context_parallel/sequence_layout.h"
 #include "mesh/device_mesh.h"
-#include "runtime/training/data/documents.h"
 #include "runtime/training/data/samples.h"
-#include "runtime/training/trainer/options.h"
+#include "runtime/training/trainer/micro_batch.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
 
-struct TransformerOptions;
-
-/// The tokens of some samples that this rank computes: its context-parallel positions of each sample.
-struct MicroBatch {
-  at::Tensor ids;                 ///< int64 [T], T = micro_batch * s
-  at::Tensor labels;              ///< int64 [T], already shifted; kIgnoredLabel where not counted
-  DocumentStarts documents = {};  ///< of the complete sequences, all S positions; empty: each sequence is one document
-};
-
 /// Returns the number of labels that count.
 int64_t count_labels(const MicroBatch& micro_batch);
-
-/// A data-parallel rank's share of one global batch.
-struct StepBatch {
-  std::vector<MicroBatch> micro_batches;
-  int64_t num_counted = 0;                  ///< number of labels that count on this rank; sum it over dp x cp
-  std::optional<int64_t> num_padding = {};  ///< number of inputs that are the padding token; sum it likewise
-};
 
 /// Reads this rank's part of a step over the samples `first` .. `first` + B - 1. Data-parallel rank d reads the d-th
 /// run of B / dp samples (rule 5 of arithmetic); its tp and cp peers read the same samples and find the same documents.

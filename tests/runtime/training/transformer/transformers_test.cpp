@@ -8,7 +8,7 @@
 
 #include "runtime/program/hf/config_json.h"
 #include "runtime/training/safetensors/folder.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/files.h"
 #include "tests/support/small_model.h"
 #include "tests/support/world.h"

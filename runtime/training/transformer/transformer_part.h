@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "runtime/training/trainer/model_part.h"
-#include "runtime/training/trainer/parallelize.h"
-#include "runtime/training/trainer/sequences.h"
+#include "runtime/training/transformer/parallelize.h"
+#include "runtime/training/transformer/sequences.h"
 
 namespace meshtrain {
 

@@ -1,4 +1,4 @@
-#include "runtime/training/trainer/sharded_model.h"
+#include "runtime/training/transformer/sharded_model.h"
 
 #include <ATen/ATen.h>
 

@@ -1,7 +1,9 @@
-#include "runtime/training/trainer/held_out_loss.h"
+#include "runtime/training/transformer/held_out_loss.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+
+#include "runtime/training/transformer/batch.h"
 
 namespace meshtrain {
 

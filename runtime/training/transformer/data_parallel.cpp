@@ -1,4 +1,4 @@
-#include "runtime/training/trainer/data_parallel.h"
+#include "runtime/training/transformer/data_parallel.h"
 
 #include <algorithm>
 #include <numeric>
@@ -59,13 +59,8 @@ ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) 
 }
 
 FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas) {
-  FsdpOptions fsdp = options.fsdp;
+  FsdpOptions fsdp = over(replicas, options.fsdp);
   fsdp.mode = options.sharding.mode;
-  fsdp.shards = replicas.shards();
-  fsdp.replicas = replicas.whole_replicas();
-  fsdp.remaining = replicas.remaining();
-  fsdp.remaining_partial = replicas.remaining_partial();
-  fsdp.summed_over = replicas.tokens();
   if (options.precision.mixed) fsdp.shard_dtype = at::kFloat;
   fsdp.reduce_dtype = options.precision.reduce;
   return fsdp;

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/small_model.h"
 
 namespace meshtrain {
@@ -31,9 +31,9 @@ StepBatch batch_of(const TransformerTrainer& trainer) {
       made_step(trainer.options(), trainer.layout(), sizes.global_batch / sizes.micro_batch, at::kCPU);
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const MicroBatch& tokens = batch.micro_batches[i];
-    const at::Tensor places = at::arange(tokens.ids.numel(), at::kLong) + static_cast<int64_t>(1000 * i);
-    tokens.ids.copy_(((places * 7919 + places * places * 31) % 61).view_as(tokens.ids));
-    tokens.labels.copy_((tokens.ids * 17 + 5) % 61);
+    const at::Tensor places = at::arange(tokens.inputs.numel(), at::kLong) + static_cast<int64_t>(1000 * i);
+    tokens.inputs.copy_(((places * 7919 + places * places * 31) % 61).view_as(tokens.inputs));
+    tokens.labels.copy_((tokens.inputs * 17 + 5) % 61);
   }
   return batch;
 }

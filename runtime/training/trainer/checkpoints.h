@@ -7,13 +7,18 @@
 #include <string>
 
 #include "mesh/group.h"
-#include "runtime/program/recipe/recipe.h"
-#include "runtime/program/run/checkpoint_disks.h"
+#include "runtime/training/checkpoint/checkpoint_disks.h"
 #include "runtime/training/checkpoint/manifest.h"
 #include "runtime/training/checkpoint/piece_writer.h"
 #include "runtime/training/trainer/trainer.h"
 
 namespace meshtrain {
+
+/// The checkpoints that a run keeps when it has written another.
+struct KeptCheckpoints {
+  int64_t last = 0;   ///< how many of the newest; 0: all
+  int64_t every = 0;  ///< also the steps that are multiples of this; 0: no others
+};
 
 struct WrittenCheckpoint {
   int64_t step;
@@ -28,7 +33,7 @@ struct WrittenCheckpoint {
 class Checkpoints {
  public:
   /// Writes nothing yet. `head`: the head of every checkpoint; its state is ignored. `trainer` must outlive this.
-  Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, CheckpointHead head, const Trainer& trainer,
+  Checkpoints(const KeptCheckpoints& kept, CheckpointDisks disks, CheckpointHead head, const Trainer& trainer,
               const Group& world);
   /// Removes the files of a checkpoint that failed. The error was reported before, because removing may take long.
   ~Checkpoints();
@@ -44,7 +49,7 @@ class Checkpoints {
   /// Continues the save in progress. Call when done() is true on every rank. Returns the checkpoint that this call
   /// completed, if any.
   std::optional<WrittenCheckpoint> advance();
-  /// Waits until no save is in progress. A rank that waits for its disk reports so on stderr every minute, or every
+  /// Waits until no save is in progress. A rank that waits for its disk warns every minute, or every
   /// MESHTRAIN_SLOW_WRITE seconds. Returns the checkpoint that this call completed, if any; none when the save failed.
   std::optional<WrittenCheckpoint> finish();
 
@@ -61,7 +66,7 @@ class Checkpoints {
   void complete_or_fail(const std::function<void()>& action);
   [[noreturn]] void fail(const std::string& reason);
 
-  CheckpointRecipe recipe_;
+  KeptCheckpoints kept_;
   CheckpointDisks disks_;
   CheckpointHead head_;
   Group world_;
@@ -71,10 +76,5 @@ class Checkpoints {
   std::chrono::steady_clock::time_point begun_;  // start of the save in progress
   std::future<size_t> manifest_;                 // on rank 0: number of bytes in the manifest
 };
-
-/// Copies the pieces of this rank from the checkpoint in `folder` into `trainer`. A checkpoint of step 0 has weights
-/// only: the optimizer's state becomes zero. Throws InputError, before anything is used, when a piece is missing or
-/// damaged. Not collective; call Trainer::resume() next.
-void read_shards(const std::filesystem::path& folder, const Manifest& manifest, const Trainer& trainer);
 
 }  // namespace meshtrain

@@ -1,4 +1,4 @@
-#include "runtime/training/trainer/read_ahead.h"
+#include "runtime/training/transformer/read_ahead.h"
 
 #include <gtest/gtest.h>
 

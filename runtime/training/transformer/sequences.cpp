@@ -1,4 +1,4 @@
-#include "runtime/training/trainer/sequences.h"
+#include "runtime/training/transformer/sequences.h"
 
 #include <ATen/ATen.h>
 

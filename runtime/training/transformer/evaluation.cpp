@@ -1,11 +1,12 @@
-#include "runtime/training/trainer/evaluation.h"
+#include "runtime/training/transformer/evaluation.h"
 
 #include <ATen/ATen.h>
 
 #include <chrono>
 
 #include "mesh/base/error.h"
-#include "runtime/training/trainer/read_ahead.h"
+#include "runtime/training/transformer/batch.h"
+#include "runtime/training/transformer/read_ahead.h"
 
 namespace meshtrain {
 

@@ -1,4 +1,4 @@
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 #include <utility>
 

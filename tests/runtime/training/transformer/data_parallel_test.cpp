@@ -1,5 +1,5 @@
 // Groups of a hybrid on several hosts, which are computed without the ranks.
-#include "runtime/training/trainer/data_parallel.h"
+#include "runtime/training/transformer/data_parallel.h"
 
 #include <gtest/gtest.h>
 

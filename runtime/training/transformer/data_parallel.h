@@ -1,7 +1,7 @@
 #pragma once
 
 #include "mesh/replica_map.h"
-#include "runtime/training/trainer/transformer_options.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
 

@@ -9,7 +9,7 @@
 #include "mesh/backends/dry_run.h"
 #include "mesh/forwarding.h"
 #include "runtime/program/recipe/run_plan.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {

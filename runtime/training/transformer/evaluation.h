@@ -8,9 +8,9 @@
 #include "mesh/device_mesh.h"
 #include "runtime/training/data/dataset.h"
 #include "runtime/training/metrics/step_metrics.h"
-#include "runtime/training/trainer/held_out_loss.h"
-#include "runtime/training/trainer/sequences.h"
-#include "runtime/training/trainer/transformer_options.h"
+#include "runtime/training/transformer/held_out_loss.h"
+#include "runtime/training/transformer/sequences.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
 

@@ -1,10 +1,10 @@
-#include "runtime/training/trainer/batch.h"
+#include "runtime/training/transformer/batch.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
-#include "runtime/training/trainer/transformer_options.h"
+#include "runtime/training/data/documents.h"
 
 namespace meshtrain {
 
@@ -31,7 +31,7 @@ StepBatch read_batch(const Samples& samples, const BatchOptions& options, const 
     batch.micro_batches.push_back(read_micro_batch(samples, options, layout, begin, first + per_rank));
     const MicroBatch& last = batch.micro_batches.back();
     batch.num_counted += count_labels(last);
-    if (padding) batch.num_padding = batch.num_padding.value_or(0) + last.ids.eq(*padding).sum().item<int64_t>();
+    if (padding) batch.num_padding = batch.num_padding.value_or(0) + last.inputs.eq(*padding).sum().item<int64_t>();
   }
   return batch;
 }

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "mesh/device_mesh.h"
-#include "runtime/training/trainer/sharded_model.h"
-#include "runtime/training/trainer/transformer_options.h"
+#include "runtime/training/transformer/sharded_model.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
 

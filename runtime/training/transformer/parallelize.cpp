@@ -1,4 +1,4 @@
-#include "runtime/training/trainer/parallelize.h"
+#include "runtime/training/transformer/parallelize.h"
 
 #include <utility>
 

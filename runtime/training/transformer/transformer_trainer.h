@@ -2,9 +2,10 @@
 
 #include <memory>
 
-#include "runtime/training/trainer/data_parallel.h"
 #include "runtime/training/trainer/trainer.h"
-#include "runtime/training/trainer/transformer_part.h"
+#include "runtime/training/transformer/batch.h"
+#include "runtime/training/transformer/data_parallel.h"
+#include "runtime/training/transformer/transformer_part.h"
 
 namespace meshtrain {
 

@@ -5,7 +5,7 @@
 #include "mesh/device_mesh.h"
 #include "runtime/training/data/documents.h"
 #include "runtime/training/model/parallelism.h"
-#include "runtime/training/trainer/transformer_options.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
 

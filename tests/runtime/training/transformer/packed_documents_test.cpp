@@ -8,7 +8,7 @@
 #include <random>
 
 #include "mesh/backends/dry_run.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/small_model.h"
 
 namespace meshtrain {

@@ -1,18 +1,15 @@
-#include "runtime/program/run/checkpoints.h"
+#include "runtime/training/trainer/checkpoints.h"
 
 #include <ATen/ATen.h>
-#include <spdlog/fmt/fmt.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/files/output_file.h"
-#include "mesh/base/progress.h"
 #include "mesh/host_map.h"
-#include "runtime/program/telemetry/error_line.h"
-#include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/checkpoint/manifest_writer.h"
 #include "runtime/training/trainer/ownership.h"
 
@@ -62,9 +59,9 @@ size_t write_manifest_file(const std::filesystem::path& file, const CheckpointHe
 
 }  // namespace
 
-Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, CheckpointHead head,
+Checkpoints::Checkpoints(const KeptCheckpoints& kept, CheckpointDisks disks, CheckpointHead head,
                          const Trainer& trainer, const Group& world)
-    : recipe_(recipe),
+    : kept_(kept),
       disks_(std::move(disks)),
       head_(std::move(head)),
       world_(world.with_purpose("checkpoint")),
@@ -94,8 +91,9 @@ void Checkpoints::await_disk() const {
   while (!done_within(slow_write())) {
     const std::string name = stage_ == Stage::Pieces ? file_of(world_.rank()) : kManifest;
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    print_warning_line(fmt::format("{} on {}: still writing {} after {:.0f} s", world_.coordinate_text(), host_name(),
-                                   (disks_.partial(head_.state.step) / name).string(), time.count()));
+    disks_.warn(world_.coordinate_text() + " on " + host_name() + ": still writing " +
+                (disks_.partial(head_.state.step) / name).string() + " after " +
+                std::to_string(std::lround(time.count())) + " s");
   }
 }
 
@@ -147,7 +145,7 @@ void Checkpoints::complete() {
     disks_.complete(step);
   });
   stage_ = Stage::Idle;
-  disks_.retire(recipe_.keep_last, recipe_.keep_every);
+  disks_.retire(kept_.last, kept_.every);
 }
 
 void Checkpoints::complete_or_fail(const std::function<void()>& action) try {
@@ -161,23 +159,6 @@ void Checkpoints::complete_or_fail(const std::function<void()>& action) try {
 void Checkpoints::fail(const std::string& reason) {
   stage_ = Stage::Failed;
   throw AgreedError("the checkpoint of step " + std::to_string(head_.state.step) + " is not written: " + reason);
-}
-
-void read_shards(const std::filesystem::path& folder, const Manifest& manifest, const Trainer& trainer) {
-  CheckpointReader reader(folder, manifest);
-  Progress progress("reading of " + folder.string(), 0, "bytes");
-  const bool trained = manifest.head.state.step > 0;
-  for (const ShardTensor& numbers : trainer.shards()) {
-    if (trained || numbers.name.empty()) {
-      for (const Piece& piece : pieces_of(numbers, numbers.range)) {
-        reader.read(piece);
-        progress.advance(static_cast<int64_t>(piece.values.nbytes()));
-      }
-    } else {
-      at::Tensor(numbers.values).zero_();  // the optimizer's state before its first step
-    }
-    set_aside(numbers.values);
-  }
 }
 
 }  // namespace meshtrain

@@ -1,9 +1,9 @@
-#include "runtime/training/trainer/transformer_part.h"
+#include "runtime/training/transformer/transformer_part.h"
 
 #include <utility>
 
 #include "mesh/device/device_transfer.h"
-#include "runtime/training/trainer/data_parallel.h"
+#include "runtime/training/transformer/data_parallel.h"
 
 namespace meshtrain {
 
@@ -14,7 +14,7 @@ TransformerPart::TransformerPart(std::unique_ptr<ShardedModel> model, ReplicaMap
 at::Tensor TransformerPart::forward(const at::Tensor& input, const MicroBatch& micro_batch) {
   const at::Device device = device_of(groups_);
   const Sequence sequence = sequences_->of(micro_batch.documents);
-  return model_->forward(input.defined() ? input : to_device(micro_batch.ids, device),
+  return model_->forward(input.defined() ? input : to_device(micro_batch.inputs, device),
                          {sequence, to_device(micro_batch.labels, device)});
 }
 
