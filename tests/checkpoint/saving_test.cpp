@@ -31,17 +31,30 @@ class Trained {
         std::make_shared<ModulePart>(*layer_, std::vector<std::string>(), forward, mesh_, FsdpOptions{.mode = mode})};
     TrainerOptions options;
     options.optimizer.name = optimizer;
+    options.clip_norm = 0;
     trainer_ = std::make_unique<Trainer>(parts_, index_of(parts_), mesh_, options);
   }
 
   Trainer& trainer() { return *trainer_; }
 
+  /// Makes a step with the samples of each rank.
   void step() {
-    StepBatch batch;
-    batch.micro_batches = {
-        {random_tensor({2, 5}, 1 + static_cast<uint64_t>(world().rank())), random_tensor({2, 3}, 9)}};
-    batch.num_counted = 2;
-    trainer_->step(batch, trainer_->count_tokens(batch), {.learning_rate = 0.1});
+    const StepBatch batch{.micro_batches = {samples_of(world().rank())}, .num_counted = 2};
+    trainer_->step(batch, trainer_->count_tokens(batch), {.learning_rate = kLearningRate});
+  }
+
+  /// Returns the parameters after one step of gradient descent on one rank, with the samples of all.
+  static std::vector<at::Tensor> values_alone() {
+    torch::nn::Linear alone = layer();
+    for (int rank = 0; rank < world().size(); ++rank) {
+      const MicroBatch batch = samples_of(rank);
+      ((alone->forward(batch.inputs) - batch.labels).square().sum() / (2 * world().size())).backward();
+    }
+    std::vector<at::Tensor> values;
+    for (const at::Tensor& parameter : alone->parameters()) {
+      values.push_back(parameter.detach() - kLearningRate * parameter.grad());
+    }
+    return values;
   }
 
   std::vector<at::Tensor> values() {
@@ -53,6 +66,12 @@ class Trained {
   }
 
  private:
+  static constexpr double kLearningRate = 0.1;
+
+  static MicroBatch samples_of(int rank) {
+    return {random_tensor({2, 5}, 1 + static_cast<uint64_t>(rank)), random_tensor({2, 3}, 100)};
+  }
+
   static torch::nn::Linear layer() {
     at::manual_seed(3);
     torch::nn::Linear layer(5, 3);
@@ -72,6 +91,16 @@ Steps steps_in(const CheckpointFolder& folder) {
   const Steps steps = folder.steps();
   world().barrier();
   return steps;
+}
+
+TEST(ModulePart, EqualsOneRank) {
+  for (const ShardingMode mode : {ShardingMode::NoShard, ShardingMode::ShardOptimizer, ShardingMode::FullShard}) {
+    Trained trained("sgd", mode);
+    trained.step();
+    const std::vector<at::Tensor> wanted = Trained::values_alone(), values = trained.values();
+    ASSERT_EQ(values.size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LT(relative_error(values[i], wanted[i]), 1e-12) << i;
+  }
 }
 
 TEST(Saving, ResumesBitByBit) {
