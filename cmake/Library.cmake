@@ -14,7 +14,7 @@ foreach(floor ${floors})
 endforeach()
 
 add_library(meshtrain_library SHARED ${objects})
-# No folder of this machine in it: whoever links it says where LibTorch and MPI are.
+# No folder of this machine in it: the program that is linked to it finds LibTorch and MPI.
 set_target_properties(meshtrain_library PROPERTIES OUTPUT_NAME meshtrain LINKER_LANGUAGE CXX
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
   BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")

@@ -14,8 +14,8 @@ namespace meshtrain {
 /// Saves parameters, the optimizer's state and `state`, the progress of the training, as FOLDER/step-00000012, and
 /// returns when the checkpoint is durable. The trainer sets its own part of `state`. Removes what a killed save left
 /// in `folder`, renames checkpoints of this step and later ones to "abandoned-step-...", and then removes those that
-/// `kept` does not keep. The parent of `folder` must exist. Throws AgreedError when the disk fails. Checkpoints
-/// saves while the training continues.
+/// `kept` does not keep. The parent of `folder` must exist. Throws AgreedError when the disk fails. To save
+/// while the training continues, use Checkpoints.
 void save(Trainer& trainer, TrainingState state, const std::filesystem::path& folder, const KeptCheckpoints& kept = {});
 
 /// Loads the newest checkpoint of `folder`, written on any mesh and in any mode of FSDP, into `trainer`. Returns its
