@@ -30,6 +30,12 @@ void expect(bool holds, const std::string& problem) {
   failed = true;
 }
 
+std::string text_of(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", number);
+  return text;
+}
+
 MicroBatch micro_batch(const std::vector<int64_t>& shape, int64_t step, int64_t index) {
   const at::Tensor numbers = at::arange(c10::multiply_integers(shape), at::kDouble);
   return {(numbers * 0.37 + static_cast<double>(7 * step + index)).sin().view(shape).contiguous(),
@@ -98,7 +104,7 @@ void compare(meshtrain::Trainer& trainer, const std::map<std::string, at::Tensor
       const at::Tensor& wanted = expected.at(parameter->name);
       const double difference = (parameter->tensor.detach() - wanted).abs().max().item<double>();
       expect(difference <= kTolerance * wanted.abs().max().item<double>(),
-             where + ": " + parameter->name + " differs by " + std::to_string(difference));
+             where + ": " + parameter->name + " differs by " + text_of(difference));
     }
   });
 }
@@ -127,7 +133,7 @@ void run(const Case<Net>& model, const meshtrain::DeviceMesh& mesh, const std::f
       expect(step == expected_step, where + ": the step should be " + std::to_string(expected_step));
       const double wanted = alone.losses.at(static_cast<size_t>(step - 1));
       expect(std::abs(loss - wanted) <= kTolerance * wanted,
-             where + ": the loss is " + std::to_string(loss) + ", alone " + std::to_string(wanted));
+             where + ": the loss is " + text_of(loss) + ", alone " + text_of(wanted));
       compare(trainer, alone.weights.at(static_cast<size_t>(step - 1)), where);
     };
     // Each start trains a checkpoint in another mode than the one that wrote it.
