@@ -20,7 +20,7 @@
 #include "runtime/program/launch/connect.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/recipe/run_plan.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {

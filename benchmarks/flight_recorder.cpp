@@ -20,7 +20,7 @@
 #include "runtime/program/recipe/run_plan.h"
 #include "runtime/program/watch/stall_limits.h"
 #include "runtime/program/watch/watch.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace {
 

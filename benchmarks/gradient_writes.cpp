@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/program/recipe/run_plan.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {

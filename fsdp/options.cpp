@@ -2,6 +2,15 @@
 
 namespace meshtrain {
 
+FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options) {
+  options.shards = replicas.shards();
+  options.replicas = replicas.whole_replicas();
+  options.remaining = replicas.remaining();
+  options.remaining_partial = replicas.remaining_partial();
+  options.summed_over = replicas.tokens();
+  return options;
+}
+
 bool cuts_units(const FsdpOptions& options) {
   return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || options.memory.is_on_disk());
 }

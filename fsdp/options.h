@@ -1,7 +1,7 @@
 #pragma once
 
 #include "fsdp/flat_buffer.h"
-#include "mesh/group.h"
+#include "mesh/replica_map.h"
 
 namespace meshtrain {
 
@@ -38,6 +38,9 @@ struct FsdpOptions {
   ShardMemory memory = {};  ///< of shards, and of their gradients, where they lie apart from whole
                             ///< ones. On disk FullShard gathers from it on one rank too
 };
+
+/// Returns `options` with the groups of `replicas`.
+FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options);
 
 /// Returns true when units are cut over ranks: several, or one that has its shards on disk.
 bool cuts_units(const FsdpOptions& options);

@@ -1,5 +1,5 @@
 // Checkpoints on hosts that share a disk or have one each. Half of the world's ranks simulate a second host.
-#include "runtime/program/run/checkpoint_disks.h"
+#include "runtime/training/checkpoint/checkpoint_disks.h"
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,10 @@ class CheckpointDisksTest : public ::testing::TestWithParam<bool> {
   }
   CheckpointFolder folder() const { return folder_of(host()); }
 
-  CheckpointDisks start(const fs::path& resumed = {}) const { return {folder(), ranks_, resumed}; }
+  CheckpointDisks start(const fs::path& resumed = {}) const {
+    const bool has_begun = fs::exists(folder().folder().parent_path() / "metrics.jsonl");
+    return {folder(), ranks_, {.resumed = resumed, .has_begun = has_begun, .other_folder = "another --run-dir"}};
+  }
 
   /// Writes a file of a checkpoint on every rank and a manifest on rank 0, and completes the checkpoint.
   void write(CheckpointDisks& disks, int64_t step) const {

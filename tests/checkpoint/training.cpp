@@ -10,9 +10,9 @@
 #include "runtime/program/hf/export_model.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/recipe/run_plan.h"
-#include "runtime/program/run/checkpoints.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
-#include "runtime/training/trainer/batch.h"
+#include "runtime/training/trainer/checkpoints.h"
+#include "runtime/training/transformer/batch.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -70,9 +70,8 @@ std::vector<double> Training::run(int64_t steps) {
 }
 
 std::unique_ptr<Checkpoints> Training::begin_save(const std::filesystem::path& folder) {
-  auto checkpoints =
-      std::make_unique<Checkpoints>(CheckpointRecipe{}, CheckpointDisks(CheckpointFolder(folder), ranks_, {}),
-                                    describe_run(recipe_, layout_), trainer_, ranks_);
+  auto checkpoints = std::make_unique<Checkpoints>(KeptCheckpoints{}, CheckpointDisks(CheckpointFolder(folder), ranks_),
+                                                   describe_run(recipe_, layout_), trainer_, ranks_);
   trainer_.write(state_);
   checkpoints->save(state_);
   return checkpoints;

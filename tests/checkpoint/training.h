@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "mesh/device_mesh.h"
-#include "runtime/program/run/checkpoints.h"
 #include "runtime/program/run/resume.h"
 #include "runtime/training/data/mixture.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/trainer/checkpoints.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain::testing {
 

@@ -1,6 +1,6 @@
 // The loss on held-out samples is that of one rank over all their counted tokens, and does not affect the training.
 
-#include "runtime/training/trainer/evaluation.h"
+#include "runtime/training/transformer/evaluation.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

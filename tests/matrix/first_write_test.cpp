@@ -10,7 +10,7 @@
 #include <string>
 
 #include "runtime/program/recipe/run_plan.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/world.h"
 #include "tests/support/zero_recorder.h"
 

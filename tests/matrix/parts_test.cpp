@@ -8,10 +8,11 @@
 
 #include "runtime/training/model/initialize.h"
 #include "runtime/training/optimizer/box_optimizer.h"
-#include "runtime/training/trainer/data_parallel.h"
 #include "runtime/training/trainer/schedule.h"
 #include "runtime/training/trainer/trainer.h"
-#include "runtime/training/trainer/transformer_part.h"
+#include "runtime/training/transformer/batch.h"
+#include "runtime/training/transformer/data_parallel.h"
+#include "runtime/training/transformer/transformer_part.h"
 #include "tests/support/small_model.h"
 #include "tests/support/world.h"
 
@@ -103,20 +104,14 @@ class Perceptron final : public ModelPart {
       : weight_(whole_parameter(name, shape, {}, at::TensorOptions().dtype(at::kDouble))), is_last_(is_last) {
     const int64_t size = mesh.size();
     const ReplicaMap replicas(mesh, {"dp"}, mode == ShardingMode::NoShard ? std::nullopt : std::optional(size));
-    FsdpOptions options{.mode = mode};
-    options.shards = replicas.shards();
-    options.replicas = replicas.whole_replicas();
-    options.remaining = replicas.remaining();
-    options.remaining_partial = replicas.remaining_partial();
-    options.summed_over = replicas.tokens();
-    fsdp_ = std::make_unique<Fsdp>(std::vector{UnitSpec{name, {&weight_}}}, options);
+    fsdp_ = std::make_unique<Fsdp>(std::vector{UnitSpec{name, {&weight_}}}, over(replicas, {.mode = mode}));
     fsdp_->write_values([&](const Parameter& parameter) { parameter.tensor.copy_(random_tensor(shape, seed)); });
     groups_ = {{fsdp_.get(), replicas}};
   }
 
   at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override {
     return fsdp_->run(0, [&] {
-      const at::Tensor y = at::tanh(at::mm(input.defined() ? input : micro_batch.ids, weight_.tensor.t()));
+      const at::Tensor y = at::tanh(at::mm(input.defined() ? input : micro_batch.inputs, weight_.tensor.t()));
       return is_last_ ? (y - micro_batch.labels).square().sum() : y;
     });
   }
@@ -170,7 +165,7 @@ TEST(Parts, NeedNotBeATransformer) {
       for (int rank = 0; rank < world().size(); ++rank) {
         for (int i = 0; i < 2; ++i) {
           const MicroBatch own = rows(rank, i);
-          const at::Tensor y = at::tanh(at::mm(at::tanh(at::mm(own.ids, first.t())), second.t()));
+          const at::Tensor y = at::tanh(at::mm(at::tanh(at::mm(own.inputs, first.t())), second.t()));
           loss = loss + (y - own.labels).square().sum() / num_rows;
         }
       }

@@ -10,7 +10,7 @@
 #include "mesh/device/memory.h"
 #include "runtime/program/plan/forecast.h"
 #include "runtime/program/recipe/run_plan.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"

@@ -79,7 +79,7 @@ class Rules : public ::testing::Test {
   double loss(TransformerTrainer& trainer, const MicroBatch& batch, const Sequence& sequence,
               const DeviceMesh& mesh) const {
     at::NoGradGuard no_grad;
-    at::Tensor sum = trainer.sharded_model().forward(batch.ids, {sequence, batch.labels}).reshape({1}).clone();
+    at::Tensor sum = trainer.sharded_model().forward(batch.inputs, {sequence, batch.labels}).reshape({1}).clone();
     mesh.group(std::set<std::string>{"dp", "cp"}).all_reduce(sum).wait();
     return sum.item<double>();
   }
@@ -176,7 +176,7 @@ TEST_F(Rules, Data_TheSameSamplesOnEveryDpRankAreNoticed) {
   const Cell cell = cell_along("dp");
   FirstStep first(recipe_for(cell), mesh_of(cell));
   MicroBatch& samples = first.batch.micro_batches[0];
-  world().broadcast(samples.ids, 0).wait();
+  world().broadcast(samples.inputs, 0).wait();
   world().broadcast(samples.labels, 0).wait();
   first.batch.num_counted = samples.labels.ne(kIgnoredLabel).sum().item<int64_t>();
   const double loss = first.loss(first.trainer.count_tokens(first.batch));
@@ -228,7 +228,7 @@ TEST_F(Rules, Labels_ShiftedAfterTheSplitAreNoticed) {
   const double right = loss(first.trainer, batch, sequence, first.mesh);
   const int64_t s = layout.local_length();
   batch.labels =
-      batch.ids.view({-1, s}).roll(-1, 1).reshape(-1).masked_fill(batch.labels.eq(kIgnoredLabel), kIgnoredLabel);
+      batch.inputs.view({-1, s}).roll(-1, 1).reshape(-1).masked_fill(batch.labels.eq(kIgnoredLabel), kIgnoredLabel);
   EXPECT_GT(std::abs(loss(first.trainer, batch, sequence, first.mesh) - right), 1e-6);
 }
 

@@ -10,7 +10,7 @@
 
 #include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/data/dataset.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"

@@ -40,7 +40,7 @@ using Reorder = std::function<StepBatch(const StepBatch&)>;
 /// Returns the samples of a step in another order, in micro-batches of `size`.
 StepBatch reordered(const StepBatch& batch, int64_t length, int64_t size, std::mt19937_64& generator) {
   const MicroBatch& all = batch.micro_batches.at(0);
-  const at::Tensor ids = all.ids.view({-1, length}), labels = all.labels.view({-1, length});
+  const at::Tensor ids = all.inputs.view({-1, length}), labels = all.labels.view({-1, length});
   std::vector<int64_t> order(ids.size(0));
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), generator);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/training/trainer/transformer_options.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain::testing {
 

@@ -228,7 +228,7 @@ TEST(FoldIds, KeepsWhatIsIgnored) {
   batch.micro_batches.push_back({at::tensor({5, 64, 129}, at::kLong), at::tensor({64, -100, 5}, at::kLong)});
   batch.num_counted = 2;
   fold_ids(batch, 64);
-  EXPECT_TRUE(at::equal(batch.micro_batches[0].ids, at::tensor({5, 0, 1}, at::kLong)));
+  EXPECT_TRUE(at::equal(batch.micro_batches[0].inputs, at::tensor({5, 0, 1}, at::kLong)));
   EXPECT_TRUE(at::equal(batch.micro_batches[0].labels, at::tensor({0, -100, 5}, at::kLong)));
 }
 

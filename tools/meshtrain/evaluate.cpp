@@ -27,7 +27,7 @@
 #include "runtime/training/data/files_beside.h"
 #include "runtime/training/data/megatron_index.h"
 #include "runtime/training/data/token_sidecar.h"
-#include "runtime/training/trainer/evaluation.h"
+#include "runtime/training/transformer/evaluation.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
 

@@ -11,7 +11,7 @@
 #include "runtime/training/data/file_kind.h"
 #include "runtime/training/data/megatron_index.h"
 #include "runtime/training/data/token_sidecar.h"
-#include "runtime/training/trainer/data_parallel.h"
+#include "runtime/training/transformer/data_parallel.h"
 
 namespace meshtrain {
 namespace {

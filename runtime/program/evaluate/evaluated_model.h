@@ -8,7 +8,7 @@
 #include "runtime/program/generate/model_source.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/recipe/run_plan.h"
-#include "runtime/training/trainer/transformer_part.h"
+#include "runtime/training/transformer/transformer_part.h"
 
 namespace meshtrain {
 

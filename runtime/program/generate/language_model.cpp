@@ -6,7 +6,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
-#include "runtime/training/trainer/parallelize.h"
+#include "runtime/training/transformer/parallelize.h"
 
 namespace meshtrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mesh/device_mesh.h"
-#include "runtime/training/trainer/sharded_model.h"
+#include "runtime/training/transformer/sharded_model.h"
 
 namespace meshtrain {
 

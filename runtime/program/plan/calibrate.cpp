@@ -24,7 +24,7 @@
 #include "runtime/program/plan/forecast.h"
 #include "runtime/program/plan/operator_replay.h"
 #include "runtime/program/plan/search.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {

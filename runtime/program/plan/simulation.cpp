@@ -17,7 +17,7 @@
 #include "runtime/program/plan/host_copies.h"
 #include "runtime/program/plan/meta_memory.h"
 #include "runtime/training/model/flops.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
 namespace {

@@ -13,7 +13,7 @@
 #include "runtime/training/data/options.h"
 #include "runtime/training/model/shape.h"
 #include "runtime/training/optimizer/options.h"
-#include "runtime/training/trainer/transformer_options.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
 

@@ -5,7 +5,7 @@
 #include "mesh/layout.h"
 #include "runtime/program/launch/connect_devices.h"
 #include "runtime/program/recipe/recipe.h"
-#include "runtime/training/trainer/transformer_options.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
 

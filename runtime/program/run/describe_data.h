@@ -7,7 +7,7 @@
 #include "runtime/program/telemetry/notice.h"
 #include "runtime/training/checkpoint/training_state.h"
 #include "runtime/training/data/mixture.h"
-#include "runtime/training/trainer/evaluation.h"
+#include "runtime/training/transformer/evaluation.h"
 
 namespace meshtrain {
 

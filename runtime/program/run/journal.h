@@ -6,7 +6,6 @@
 
 #include "fsdp/unit_memory.h"
 #include "runtime/program/recipe/run_plan.h"
-#include "runtime/program/run/checkpoints.h"
 #include "runtime/program/run/describe_data.h"
 #include "runtime/program/run/resume.h"
 #include "runtime/program/run/run_directory.h"
@@ -14,6 +13,7 @@
 #include "runtime/program/telemetry/metrics.h"
 #include "runtime/program/telemetry/step_pace.h"
 #include "runtime/program/telemetry/tensorboard.h"
+#include "runtime/training/trainer/checkpoints.h"
 
 namespace meshtrain {
 

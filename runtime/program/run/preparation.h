@@ -11,7 +11,7 @@
 #include "runtime/program/run/resume.h"
 #include "runtime/program/run/run.h"
 #include "runtime/training/data/mixture.h"
-#include "runtime/training/trainer/evaluation.h"
+#include "runtime/training/transformer/evaluation.h"
 
 namespace meshtrain {
 

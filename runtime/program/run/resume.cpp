@@ -6,11 +6,9 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
-#include "mesh/host_map.h"
 #include "runtime/program/recipe/changes.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/run/checkpoints.h"
 #include "runtime/program/run/run_directory.h"
 #include "runtime/program/run/run_files.h"
 #include "runtime/program/telemetry/json_lines.h"
@@ -18,8 +16,8 @@
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/checkpoint/damage.h"
-#include "runtime/training/checkpoint/manifest_excerpt.h"
 #include "runtime/training/optimizer/schedule.h"
+#include "runtime/training/trainer/saving.h"
 
 namespace meshtrain {
 namespace {
@@ -126,28 +124,6 @@ std::string moved_schedule(const CheckpointHead& own, const CheckpointHead& save
          (can_keep ? "; schedule.total_steps: " + std::to_string(planned) + " keeps the earlier schedule" : "");
 }
 
-/// Returns the part of rank 0's manifest that this rank needs. It contains only the pieces of this rank, so memory and
-/// time do not grow with the number of ranks that wrote the checkpoint. Every rank must call it.
-Manifest share_manifest(const Group& world, const Manifest& manifest, const Trainer& trainer) {
-  constexpr int kRanksAtOnce = 256;  // bounds rank 0's memory for requests and answers
-  std::vector<Piece> wanted;
-  for (const ShardTensor& numbers : trainer.shards()) {
-    for (Piece& piece : pieces_of(numbers, numbers.range)) wanted.push_back(std::move(piece));
-  }
-  const ManifestIndex index(manifest);
-  Manifest own;
-  for (int first = 0; first < world.size(); first += kRanksAtOnce) {
-    const bool asks = world.rank() >= first && world.rank() < first + kRanksAtOnce;
-    std::vector<std::string> texts = gather_texts(world, asks ? packed(wanted) : "");
-    for (std::string& text : texts) {
-      if (!text.empty()) text = packed(index.excerpt(unpack_pieces(text)));
-    }
-    const std::string answer = scatter_texts(world, texts);
-    if (asks) own = unpack_excerpt(answer);
-  }
-  return own;
-}
-
 }  // namespace
 
 CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
@@ -223,18 +199,7 @@ Resumed resume(ResumePlan planned, Trainer& trainer, const Group& world) {
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
   Resumed resumed = std::move(planned.resumed);
   resumed.folder = broadcast_text(world, resumed.folder.string());
-  const Manifest manifest = share_manifest(world, planned.manifest, trainer);
-  agree(world, [&] {
-    try {
-      read_shards(resumed.folder, manifest, trainer);
-    } catch (const DamagedCheckpoint& error) {
-      throw InputError(world.coordinate_text() + " on " + host_name() + ": " + error.what() + advice(resumed.folder));
-    } catch (const InputError& error) {
-      throw InputError(world.coordinate_text() + " on " + host_name() + ": " + error.what());
-    }
-  });
-  trainer.resume(manifest.head.state);
-  resumed.state = manifest.head.state;
+  resumed.state = load_checkpoint(resumed.folder, planned.manifest, trainer, world, advice);
   resumed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return resumed;
 }

@@ -71,10 +71,17 @@ void Session::open_trainer(const ReplicaMap& replicas) {
 
 void Session::resume() {
   ResumePlan planned = std::exchange(prepared_.resume, {}).value_or(ResumePlan());
-  CheckpointDisks disks(prepared_.checkpoints, world_, planned.resumed.folder);
+  std::error_code failed;
+  const auto metrics = std::filesystem::status(RunDirectory::metrics_of(folder_), failed);
+  CheckpointDisks disks(prepared_.checkpoints, world_,
+                        {.resumed = planned.resumed.folder,
+                         .has_begun = metrics.type() != std::filesystem::file_type::not_found,
+                         .other_folder = "another --run-dir",
+                         .warn = print_warning_line});
   if (resumes_) resumed_ = meshtrain::resume(std::move(planned), *trainer_, world_);
   resumed_.set_aside = disks.settle(resumed_.state.step);  // before metrics are truncated
-  checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(prepared_.head), *trainer_, world_);
+  checkpoints_.emplace(KeptCheckpoints{recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_every}, std::move(disks),
+                       std::move(prepared_.head), *trainer_, world_);
   if (const int64_t every = recipe_.checkpoint.every; prediction_ && every > 0 && computing_.device.is_cpu()) {
     prediction_->count_copy(checkpoints_->copy_bytes(), every - resumed_.state.step % every);
   }

@@ -6,14 +6,14 @@
 
 #include "mesh/base/progress.h"
 #include "mesh/device/error_message.h"
-#include "runtime/program/run/checkpoints.h"
 #include "runtime/program/run/host_lock.h"
 #include "runtime/program/run/journal.h"
 #include "runtime/program/run/prediction.h"
 #include "runtime/program/run/preparation.h"
 #include "runtime/program/run/stop_request.h"
-#include "runtime/training/trainer/read_ahead.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/trainer/checkpoints.h"
+#include "runtime/training/transformer/read_ahead.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
 

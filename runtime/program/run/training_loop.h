@@ -7,7 +7,6 @@
 #include <string>
 
 #include "runtime/program/profile/step_profile.h"
-#include "runtime/program/run/checkpoints.h"
 #include "runtime/program/run/journal.h"
 #include "runtime/program/run/prediction.h"
 #include "runtime/program/run/run.h"
@@ -18,9 +17,10 @@
 #include "runtime/program/watch/stall_limits.h"
 #include "runtime/training/checkpoint/training_state.h"
 #include "runtime/training/data/mixture.h"
-#include "runtime/training/trainer/evaluation.h"
-#include "runtime/training/trainer/read_ahead.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/trainer/checkpoints.h"
+#include "runtime/training/transformer/evaluation.h"
+#include "runtime/training/transformer/read_ahead.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
 

@@ -185,7 +185,7 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
 
 void fold_ids(StepBatch& batch, int64_t vocab_size) {
   for (MicroBatch& micro_batch : batch.micro_batches) {
-    micro_batch.ids = micro_batch.ids.remainder(vocab_size);
+    micro_batch.inputs = micro_batch.inputs.remainder(vocab_size);
     const at::Tensor ignored = micro_batch.labels.eq(kIgnoredLabel);
     micro_batch.labels = micro_batch.labels.remainder(vocab_size).masked_fill_(ignored, kIgnoredLabel);
   }

@@ -2,7 +2,7 @@
 
 #include "mesh/layout.h"
 #include "runtime/program/recipe/recipe.h"
-#include "runtime/training/trainer/batch.h"
+#include "runtime/training/transformer/batch.h"
 
 namespace meshtrain {
 

@@ -9,7 +9,7 @@
 #include "fsdp/parameter_group.h"
 #include "mesh/box.h"
 #include "mesh/parameter_index.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
 

@@ -7,7 +7,7 @@
 
 #include "fsdp/parameter_group.h"
 #include "mesh/parameter_index.h"
-#include "runtime/training/trainer/batch.h"
+#include "runtime/training/trainer/micro_batch.h"
 
 namespace meshtrain {
 

@@ -7,13 +7,6 @@
 
 namespace meshtrain {
 
-/// The sizes of a step.
-struct BatchOptions {
-  int64_t sequence_length = 0;
-  int64_t global_batch = 0;  ///< sequences of a step
-  int64_t micro_batch = 1;   ///< sequences that a rank computes at once
-};
-
 /// The factor of the loss before the backward, for fp16.
 struct LossScaleOptions {
   std::optional<double> fixed = {};  ///< key `static`: a constant scale that replaces all members below

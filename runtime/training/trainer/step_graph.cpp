@@ -35,12 +35,12 @@ at::Tensor StepGraph::run(const StepBatch& batch, const StepInputs& inputs) {
     inputs_.emplace(at::empty_like(inputs.values));
     for (const MicroBatch& each : batch.micro_batches) {
       batch_.micro_batches.push_back(
-          {at::empty_like(each.ids, device), at::empty_like(each.labels, device), each.documents});
+          {at::empty_like(each.inputs, device), at::empty_like(each.labels, device), each.documents});
     }
   }
   inputs_->values.copy_(inputs.values);
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
-    batch_.micro_batches[i].ids.copy_(to_device(batch.micro_batches[i].ids, device));
+    batch_.micro_batches[i].inputs.copy_(to_device(batch.micro_batches[i].inputs, device));
     batch_.micro_batches[i].labels.copy_(to_device(batch.micro_batches[i].labels, device));
   }
   if (++num_runs_ <= kAsTheyAre) return step_(batch_, *inputs_);

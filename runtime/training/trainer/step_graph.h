@@ -6,7 +6,7 @@
 #include <string>
 
 #include "mesh/device/cuda/device_graph.h"
-#include "runtime/training/trainer/batch.h"
+#include "runtime/training/trainer/micro_batch.h"
 #include "runtime/training/trainer/options.h"
 #include "runtime/training/trainer/step_values.h"
 

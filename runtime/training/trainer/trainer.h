@@ -7,9 +7,9 @@
 #include "mesh/device_mesh.h"
 #include "runtime/training/checkpoint/training_state.h"
 #include "runtime/training/optimizer/optimizer.h"
-#include "runtime/training/trainer/batch.h"
 #include "runtime/training/trainer/find_non_finite.h"
 #include "runtime/training/trainer/loss_scale.h"
+#include "runtime/training/trainer/micro_batch.h"
 #include "runtime/training/trainer/model_part.h"
 #include "runtime/training/trainer/options.h"
 #include "runtime/training/trainer/ownership.h"
@@ -77,6 +77,7 @@ class Trainer {
   /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
   void resume(const TrainingState& state);
 
+  const DeviceMesh& mesh() const { return mesh_; }
   const ModelParts& parts() const { return parts_; }
   /// Returns the groups of all parts, in the order of the parts.
   const std::vector<ParameterGroup>& groups() const { return groups_; }

@@ -8,8 +8,8 @@
 
 #include <map>
 
-#include "runtime/training/trainer/held_out_loss.h"
-#include "runtime/training/trainer/transformer_trainer.h"
+#include "runtime/training/transformer/held_out_loss.h"
+#include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/small_model.h"
 #include "tests/support/world.h"
 

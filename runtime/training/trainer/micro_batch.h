@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace meshtrain {
+
+/// Some samples that this rank computes at once.
+struct MicroBatch {
+  at::Tensor inputs;  ///< of the first part; tokens: int64 [T], T = micro_batch * s
+  at::Tensor labels;  ///< of the last part; tokens: int64 [T], already shifted; kIgnoredLabel where not counted
+  /// Where documents begin in each complete sequence, all S positions (DocumentStarts); empty: each sequence is one
+  /// document.
+  std::vector<std::vector<int64_t>> documents = {};
+};
+
+/// A data-parallel rank's share of one global batch.
+struct StepBatch {
+  std::vector<MicroBatch> micro_batches;
+  int64_t num_counted = 0;                  ///< number of labels that count on this rank; sum it over dp x cp
+  std::optional<int64_t> num_padding = {};  ///< number of inputs that are the padding token; sum it likewise
+};
+
+}  // namespace meshtrain

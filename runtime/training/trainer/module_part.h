@@ -1,0 +1,40 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fsdp/module.h"
+#include "runtime/training/trainer/model_part.h"
+
+namespace meshtrain {
+
+/// A torch::nn::Module as the only part of a model. The module need not know of ranks: see ModuleUnits for what the
+/// caller must leave alone. Ranks along dp compute different micro-batches; ranks along other axes compute the same.
+class ModulePart final : public ModelPart {
+ public:
+  /// Returns the sum of the losses of a micro-batch's counted labels, a scalar: calls the module's forward.
+  using Forward = std::function<at::Tensor(const MicroBatch& micro_batch)>;
+
+  /// `units`: the submodules that FSDP gathers one at a time, as ModuleUnits takes them. `options`: those of FSDP,
+  /// without groups. The parameters, whose values must be equal on every rank, are cut over dp unless the mode is
+  /// NoShard. Collective as Fsdp's constructor is. `module` must outlive this.
+  ModulePart(torch::nn::Module& module, const std::vector<std::string>& units, Forward forward, const DeviceMesh& mesh,
+             const FsdpOptions& options = {});
+
+  at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override;
+  const std::vector<ParameterGroup>& groups() const override { return groups_; }
+
+  Fsdp& fsdp() { return fsdp_; }
+
+ private:
+  ModulePart(torch::nn::Module& module, const std::vector<std::string>& units, Forward forward, ReplicaMap replicas,
+             const FsdpOptions& options);
+
+  ModuleUnits units_;
+  Fsdp fsdp_;
+  Forward forward_;
+  std::vector<ParameterGroup> groups_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,69 @@
+#include "runtime/training/transformer/data_parallel.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "mesh/base/error.h"
+#include "mesh/host_map.h"
+
+namespace meshtrain {
+namespace {
+
+/// Returns how many neighbours among the ranks of `axes` share a host. Throws InputError unless the number is the same
+/// everywhere. The same result on every rank.
+int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>& axes, const HostMap& hosts) {
+  int64_t least = layout.size(), most = 1, common = 0;  // `common`: the largest number that divides all
+  bool together = true;                                 // the ranks of a host are neighbours
+  for (int64_t first = 0; first < layout.size(); ++first) {
+    if (std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return layout.coordinate(first, axis) != 0; })) {
+      continue;
+    }
+    const std::vector<int64_t> ranks = layout.group(axes, first);
+    std::set<int> seen;
+    for (size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+      const int host = hosts.host_of(ranks[begin]);
+      while (end < ranks.size() && hosts.host_of(ranks[end]) == host) ++end;
+      const auto neighbours = static_cast<int64_t>(end - begin);
+      least = std::min(least, neighbours);
+      most = std::max(most, neighbours);
+      common = std::gcd(common, neighbours);
+      together = seen.insert(host).second && together;
+    }
+  }
+  if (together && least == most) return most;
+  std::string problem =
+      "ranks of several hosts alternate here: start neighbours on one host (mpirun --map-by slot, "
+      "srun --distribution=block)";
+  if (together) {
+    problem = "which are " + std::to_string(least) + " on one and " + std::to_string(most) +
+              " on another: start as many on each";
+  }
+  const std::string fitting = common > 1
+                                  ? ": " + std::to_string(common) + ", the largest whose copies have one host each"
+                                  : "; some copies will then lie on several hosts";
+  throw InputError("parallel.fsdp", "hybrid_shard cuts over the ranks of a host, " +
+                                        std::string(together ? "" : "but ") + problem +
+                                        ", or set parallel.fsdp.shard_size" + fitting);
+}
+
+}  // namespace
+
+ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) {
+  if (sharding.mode == ShardingMode::NoShard) return ReplicaMap(mesh, sharding.axes, std::nullopt);
+  if (!sharding.hybrid) return ReplicaMap(mesh, sharding.axes, sharding.num_ranks);
+  const int64_t shard_size = sharding.shard_size
+                                 ? *sharding.shard_size
+                                 : ranks_of_a_host(mesh.layout(), sharding.axes, HostMap::of(mesh.world()));
+  return ReplicaMap(mesh, sharding.axes, shard_size);
+}
+
+FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas) {
+  FsdpOptions fsdp = over(replicas, options.fsdp);
+  fsdp.mode = options.sharding.mode;
+  if (options.precision.mixed) fsdp.shard_dtype = at::kFloat;
+  fsdp.reduce_dtype = options.precision.reduce;
+  return fsdp;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,48 @@
+#include "runtime/training/transformer/parallelize.h"
+
+#include <utility>
+
+#include "mesh/base/files/glob.h"
+
+namespace meshtrain {
+
+// The order matters. Layers are constructed with their part of each matrix, so tensor parallelism comes first. A
+// recomputed block repeats its collectives, so it must know them before. Units contain what a rank holds after that,
+// and are cut over the data-parallel ranks that hold the same parts. Values are written once storage exists.
+//
+// Experts, another kind of feed-forward, belong to step 1.
+std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const FsdpOptions& fsdp,
+                                                       const DeviceMesh& mesh, at::Device device,
+                                                       const WriteParameter& write, const std::vector<int64_t>& cuts) {
+  Parallelism parallelism;
+
+  // 1. Tensor parallel: cuts matrices over tp, and under sequence parallel also the residual stream between them.
+  parallelism.tensor = {mesh.group(kTensorAxis), options.sequence_parallel};
+
+  // 2. Context parallel: attention over sequences that are cut over cp.
+  parallelism.context = mesh.group(kContextAxis);
+  parallelism.context_algorithm = options.context.algorithm;
+
+  // 3. Activation checkpointing: blocks that the backward recomputes. Parameters have no storage yet.
+  const auto model = std::make_shared<Transformer>(options.shape, parallelism,
+                                                   at::TensorOptions(device).dtype(options.precision.compute),
+                                                   options.recomputation, options.precision.residual);
+  if (options.frozen_row) model->freeze_embedding_row(*options.frozen_row);
+  for (Parameter* parameter : model->parameters()) {
+    if (first_match(options.freeze, parameter->name)) parameter->tensor.set_requires_grad(false);
+  }
+
+  // 4. FSDP: units of layers in flat buffers, cut over the data-parallel ranks, or complete on each rank for NO_SHARD.
+  std::vector<std::unique_ptr<ShardedModel>> parts;
+  const auto num_layers = static_cast<int64_t>(model->layers().size());
+  for (size_t i = 0; i <= cuts.size(); ++i) {
+    const int64_t first = i == 0 ? 0 : cuts[i - 1], end = i < cuts.size() ? cuts[i] : num_layers;
+    parts.push_back(std::make_unique<ShardedModel>(model, Range{first, end - first}, options.unit_layers, fsdp));
+  }
+
+  // 5. Weights: each rank writes its own part, one unit at a time.
+  for (const auto& part : parts) part->fsdp().write_values(write);
+  return parts;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,47 @@
+#include "runtime/training/transformer/sequences.h"
+
+#include <ATen/ATen.h>
+
+namespace meshtrain {
+namespace {
+
+Rotary angles_of(const at::Tensor& positions, const TransformerOptions& options, at::Device device) {
+  return make_rotary(options.shape, positions, options.precision.compute, device, options.batch.sequence_length);
+}
+
+Rotary local_angles_of(const at::Tensor& positions, const TransformerOptions& options, at::Device device) {
+  return make_local_rotary(options.shape, positions, options.precision.compute, device);
+}
+
+Sequence one_document_each(SequenceLayout layout, const TransformerOptions& options, at::Device device) {
+  const at::Tensor positions = layout.positions();
+  Rotary rotary = angles_of(positions, options, device);
+  Rotary local = local_angles_of(positions, options, device);
+  return {std::move(layout), std::move(rotary), std::move(local)};
+}
+
+}  // namespace
+
+SequenceLayout sequence_layout(SequenceLayout::Kind kind, int64_t sequence_length, const DeviceMesh& mesh) {
+  return SequenceLayout(kind, sequence_length, static_cast<int>(mesh.size(kContextAxis)),
+                        static_cast<int>(mesh.coordinate(kContextAxis)));
+}
+
+Sequences::Sequences(const TransformerOptions& options, const DeviceMesh& mesh, at::Device device)
+    : undivided_(one_document_each(sequence_layout(options.context.layout, options.batch.sequence_length, mesh),
+                                   options, device)) {
+  if (!options.has_documents) return;
+  const at::Tensor positions = at::arange(options.batch.sequence_length);
+  angles_ = angles_of(positions, options, device);
+  local_angles_ = local_angles_of(positions, options, device);
+}
+
+Sequence Sequences::of(const DocumentStarts& documents) const {
+  if (documents.empty()) return undivided_;
+  const SequenceLayout& layout = undivided_.layout;
+  const at::Tensor positions = layout.take(document_positions(documents, layout.sequence_length()), 1);
+  return {layout.with_documents(documents), angles_.value().select(positions),
+          local_angles_.cos.defined() ? local_angles_.select(positions) : Rotary{}};
+}
+
+}  // namespace meshtrain

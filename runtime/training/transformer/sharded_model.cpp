@@ -1,0 +1,74 @@
+#include "runtime/training/transformer/sharded_model.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace meshtrain {
+
+ShardedModel::ShardedModel(std::shared_ptr<Transformer> model, Range layers, int64_t unit_layers, FsdpOptions options)
+    : model_(std::move(model)) {
+  std::vector<UnitSpec> units = make_units(layers, unit_layers);
+  fsdp_ = std::make_unique<Fsdp>(std::move(units), std::move(options));
+}
+
+std::vector<UnitSpec> ShardedModel::make_units(Range range, int64_t unit_layers) {
+  const std::vector<Layer> all = model_->layers();  // the embedding, blocks, the head
+  const auto num_layers = static_cast<int64_t>(all.size()), end = range.offset + range.numel;
+  std::vector<UnitSpec> units;
+  const auto add_unit = [&](std::string name, int64_t first, int64_t last) {
+    UnitSpec unit{std::move(name), {}};
+    Run run{units.size(), {all.begin() + first, all.begin() + last + 1}};
+    for (const Layer& layer : run.layers) {
+      unit.parameters.insert(unit.parameters.end(), layer.parameters.begin(), layer.parameters.end());
+    }
+    units.push_back(std::move(unit));
+    runs_.push_back(std::move(run));
+  };
+  if (range.offset == 0) add_unit(all.front().name, 0, 0);
+  const int64_t end_of_blocks = std::min(end, num_layers - 1);
+  for (int64_t first = std::max<int64_t>(range.offset, 1); first < end_of_blocks; first += unit_layers) {
+    const int64_t last = std::min(first + unit_layers, end_of_blocks) - 1;
+    const std::string several = "blocks " + std::to_string(first - 1) + " to " + std::to_string(last - 1);
+    add_unit(last > first ? several : all[static_cast<size_t>(first)].name, first, last);
+  }
+  if (end < num_layers) return units;
+  const Layer& head = all.back();
+  if (head.borrowed == nullptr) {
+    add_unit(head.name, num_layers - 1, num_layers - 1);
+  } else if (range.offset > 0) {
+    throw std::invalid_argument("the head shares the embedding's weight: both must be in one part");
+  } else {
+    runs_.push_back({0, {head}});
+    UnitSpec& both = units.front();
+    both.name += " and " + head.name;
+    both.parameters.insert(both.parameters.end(), head.parameters.begin(), head.parameters.end());
+    both.whole_step = true;
+  }
+  return units;
+}
+
+at::Tensor ShardedModel::forward(const at::Tensor& input, const ForwardPass& pass) {
+  at::Tensor x = input;
+  for (const Run& run : runs_) {
+    x = fsdp_->run(run.unit, [&] {
+      at::Tensor y = x;
+      for (const Layer& layer : run.layers) y = layer.forward(y, pass);
+      return y;
+    });
+  }
+  return x;
+}
+
+VocabularyLogits ShardedModel::next_logits(const at::Tensor& ids, const Sequence& sequence) {
+  const at::NoGradGuard no_grad;
+  std::optional<VocabularyLogits> logits;
+  forward(ids, {sequence, {}, &logits});
+  return std::move(*logits);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "context_parallel/choice.h"
+#include "fsdp/options.h"
+#include "mesh/layout.h"
+#include "runtime/training/model/recompute.h"
+#include "runtime/training/model/shape.h"
+#include "runtime/training/trainer/options.h"
+
+namespace meshtrain {
+
+/// The sizes of a step.
+struct BatchOptions {
+  int64_t sequence_length = 0;
+  int64_t global_batch = 0;  ///< sequences of a step
+  int64_t micro_batch = 1;   ///< sequences that a rank computes at once
+};
+
+/// The dtypes of a model.
+struct Precision {
+  at::ScalarType compute = at::kFloat;   ///< dtype of activations, and of parameters in the layers
+  at::ScalarType residual = at::kFloat;  ///< dtype of the residual stream: `compute`, or wider
+  bool mixed = false;                    ///< keeps shards in fp32 and rounds them to `compute` for the layers
+  at::ScalarType reduce = at::kFloat;    ///< dtype in which gradients are added up and reduced
+};
+
+/// The memory that holds shards, their gradients and the optimizer's state.
+enum class Offload { None, Host, Disk };
+
+/// The layout of parameters on the ranks that hold the same part of the model.
+struct ShardingChoice {
+  ShardingMode mode = ShardingMode::NoShard;
+  std::vector<std::string> axes = {kDataAxis};  ///< axes whose ranks share the units: dp, or dp and cp
+  int64_t num_ranks = 1;                        ///< number of ranks on these axes
+  bool hybrid = false;  ///< true: shards are cut over some of these ranks, the others are replicas
+  /// The number of ranks that share a copy, when hybrid; none: the ranks of a host.
+  std::optional<int64_t> shard_size = {};
+};
+
+/// The options of a Transformer on a mesh.
+struct TransformerOptions {
+  ModelShape shape;
+  std::filesystem::path weights = {};  ///< Hugging Face folder of the initial weights; empty: drawn with `seed`
+  uint64_t seed = 0;
+  std::vector<std::string> freeze = {};    ///< globs for the names of parameters that are not trained
+  std::optional<int64_t> frozen_row = {};  ///< the token whose lookups give the embedding no gradient
+  BatchOptions batch = {};
+  bool has_documents = false;  ///< samples may hold several documents
+  Precision precision = {};
+  bool sequence_parallel = false;  ///< cuts the residual stream over tp
+  ContextChoice context = {};
+  Recomputation recomputation = {};
+  ShardingChoice sharding = {};
+  int64_t unit_layers = 1;  ///< number of blocks in an FSDP unit
+  FsdpOptions fsdp = {};    ///< reshard_after_forward, accumulate_unsharded, prefetch; fsdp_options() sets the others
+  Offload offload = Offload::None;
+  std::filesystem::path offload_folder = {};  ///< of the ranks' files, for Offload::Disk
+};
+
+/// The options for training a Transformer on a mesh.
+struct TrainingOptions : TransformerOptions, TrainerOptions {};
+
+}  // namespace meshtrain

@@ -1,0 +1,37 @@
+#include "runtime/training/transformer/transformer_part.h"
+
+#include <utility>
+
+#include "mesh/device/device_transfer.h"
+#include "runtime/training/transformer/data_parallel.h"
+
+namespace meshtrain {
+
+TransformerPart::TransformerPart(std::unique_ptr<ShardedModel> model, ReplicaMap replicas,
+                                 std::shared_ptr<const Sequences> sequences)
+    : model_(std::move(model)), groups_({{&model_->fsdp(), std::move(replicas)}}), sequences_(std::move(sequences)) {}
+
+at::Tensor TransformerPart::forward(const at::Tensor& input, const MicroBatch& micro_batch) {
+  const at::Device device = device_of(groups_);
+  const Sequence sequence = sequences_->of(micro_batch.documents);
+  return model_->forward(input.defined() ? input : to_device(micro_batch.inputs, device),
+                         {sequence, to_device(micro_batch.labels, device)});
+}
+
+std::vector<std::shared_ptr<TransformerPart>> make_transformer(const TransformerOptions& options,
+                                                               const DeviceMesh& mesh, at::Device device,
+                                                               const ReplicaMap& replicas, const WriteParameter& write,
+                                                               const std::vector<int64_t>& cuts) {
+  FsdpOptions fsdp = fsdp_options(options, replicas);
+  if (options.offload == Offload::Disk && device.is_cpu()) fsdp.memory = ShardMemory::on_disk(options.offload_folder);
+  std::vector<std::unique_ptr<ShardedModel>> models = parallelize(options, fsdp, mesh, device, write, cuts);
+  // Call this after the ranks' collective set-up, because it may fail on one rank alone.
+  const auto sequences = std::make_shared<const Sequences>(options, mesh, device);
+  std::vector<std::shared_ptr<TransformerPart>> parts;
+  for (auto& model : models) {
+    parts.push_back(std::make_shared<TransformerPart>(std::move(model), replicas, sequences));
+  }
+  return parts;
+}
+
+}  // namespace meshtrain

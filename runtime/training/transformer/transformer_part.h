@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/training/trainer/model_part.h"
+#include "runtime/training/transformer/parallelize.h"
+#include "runtime/training/transformer/sequences.h"
+
+namespace meshtrain {
+
+/// Consecutive layers of a Transformer as a part of a model.
+class TransformerPart final : public ModelPart {
+ public:
+  /// `replicas`: the map of the model's Fsdp. `sequences`: makes the Sequence of each micro-batch.
+  TransformerPart(std::unique_ptr<ShardedModel> model, ReplicaMap replicas, std::shared_ptr<const Sequences> sequences);
+
+  at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override;
+  const std::vector<ParameterGroup>& groups() const override { return groups_; }
+
+  ShardedModel& sharded_model() { return *model_; }
+  const SequenceLayout& layout() const { return sequences_->layout(); }
+
+ private:
+  std::unique_ptr<ShardedModel> model_;
+  std::vector<ParameterGroup> groups_;
+  std::shared_ptr<const Sequences> sequences_;
+};
+
+/// Makes the Transformer of `options` in one part, or in several. `cuts`: rising indices in Transformer::layers(); each
+/// part but the first begins with one of these layers. `replicas`: the result of map_replicas(). Every rank of `mesh`
+/// must call it; see parallelize().
+std::vector<std::shared_ptr<TransformerPart>> make_transformer(const TransformerOptions& options,
+                                                               const DeviceMesh& mesh, at::Device device,
+                                                               const ReplicaMap& replicas, const WriteParameter& write,
+                                                               const std::vector<int64_t>& cuts = {});
+
+}  // namespace meshtrain

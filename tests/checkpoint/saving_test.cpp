@@ -1,0 +1,156 @@
+// A module in a ModulePart, saved and resumed by the functions that a library's user calls.
+#include "runtime/training/trainer/saving.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <memory>
+
+#include "mesh/base/error.h"
+#include "runtime/training/trainer/module_part.h"
+#include "tests/support/messages.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Steps = std::vector<int64_t>;
+
+/// A linear layer that is trained on every rank of the world.
+class Trained {
+ public:
+  explicit Trained(const std::string& optimizer, ShardingMode mode = ShardingMode::FullShard)
+      : mesh_(MeshLayout({{kDataAxis, world().size()}}), world()), layer_(layer()) {
+    const auto forward = [this](const MicroBatch& batch) {
+      return (layer_->forward(batch.inputs) - batch.labels).square().sum();
+    };
+    parts_ = {
+        std::make_shared<ModulePart>(*layer_, std::vector<std::string>(), forward, mesh_, FsdpOptions{.mode = mode})};
+    TrainerOptions options;
+    options.optimizer.name = optimizer;
+    options.clip_norm = 0;
+    trainer_ = std::make_unique<Trainer>(parts_, index_of(parts_), mesh_, options);
+  }
+
+  Trainer& trainer() { return *trainer_; }
+
+  /// Makes a step with the samples of each rank.
+  void step() {
+    const StepBatch batch{.micro_batches = {samples_of(world().rank())}, .num_counted = 2};
+    trainer_->step(batch, trainer_->count_tokens(batch), {.learning_rate = kLearningRate});
+  }
+
+  /// Returns the parameters after one step of gradient descent on one rank, with the samples of all.
+  static std::vector<at::Tensor> values_alone() {
+    torch::nn::Linear alone = layer();
+    for (int rank = 0; rank < world().size(); ++rank) {
+      const MicroBatch batch = samples_of(rank);
+      ((alone->forward(batch.inputs) - batch.labels).square().sum() / (2 * world().size())).backward();
+    }
+    std::vector<at::Tensor> values;
+    for (const at::Tensor& parameter : alone->parameters()) {
+      values.push_back(parameter.detach() - kLearningRate * parameter.grad());
+    }
+    return values;
+  }
+
+  std::vector<at::Tensor> values() {
+    std::vector<at::Tensor> values;
+    parts_.front()->groups().front().fsdp->visit_values([&](const Unit& unit) {
+      for (const Parameter* parameter : unit.parameters()) values.push_back(parameter->tensor.detach().clone());
+    });
+    return values;
+  }
+
+ private:
+  static constexpr double kLearningRate = 0.1;
+
+  static MicroBatch samples_of(int rank) {
+    return {random_tensor({2, 5}, 1 + static_cast<uint64_t>(rank)), random_tensor({2, 3}, 100)};
+  }
+
+  static torch::nn::Linear layer() {
+    at::manual_seed(3);
+    torch::nn::Linear layer(5, 3);
+    layer->to(at::kDouble);
+    return layer;
+  }
+
+  DeviceMesh mesh_;
+  torch::nn::Linear layer_;
+  ModelParts parts_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+/// Returns the steps while no rank changes anything.
+Steps steps_in(const CheckpointFolder& folder) {
+  world().barrier();
+  const Steps steps = folder.steps();
+  world().barrier();
+  return steps;
+}
+
+TEST(ModulePart, EqualsOneRank) {
+  for (const ShardingMode mode : {ShardingMode::NoShard, ShardingMode::ShardOptimizer, ShardingMode::FullShard}) {
+    Trained trained("sgd", mode);
+    trained.step();
+    const std::vector<at::Tensor> wanted = Trained::values_alone(), values = trained.values();
+    ASSERT_EQ(values.size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LT(relative_error(values[i], wanted[i]), 1e-12) << i;
+  }
+}
+
+TEST(Saving, ResumesBitByBit) {
+  const ScratchFolder scratch(world());
+  const fs::path folder = scratch.path() / "checkpoints";
+  Trained first("adamw"), second("adamw"), third("adamw");
+  EXPECT_FALSE(resume(second.trainer(), folder));
+  first.step();
+  save(first.trainer(), {.step = 1, .num_samples = 7}, folder);
+  first.step();
+  save(first.trainer(), {.step = 2, .num_samples = 14}, folder);
+  const std::optional<TrainingState> state = resume(second.trainer(), folder);
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->step, 2);
+  EXPECT_EQ(state->num_samples, 14);
+  EXPECT_EQ(state->num_updates, 2);
+  first.step();
+  second.step();
+  for (int i = 0; i < 3; ++i) third.step();
+  const std::vector<at::Tensor> wanted = first.values(), resumed = second.values(), unbroken = third.values();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_TRUE(at::equal(wanted[i], resumed[i])) << i;
+    EXPECT_TRUE(at::equal(wanted[i], unbroken[i])) << i;
+  }
+}
+
+TEST(Saving, RemovesAndSetsAside) {
+  const ScratchFolder scratch(world());
+  const CheckpointFolder folder(scratch.path() / "checkpoints");
+  Trained trained("adamw");
+  for (const int64_t step : {10, 20, 30, 40}) save(trained.trainer(), {.step = step}, folder.folder(), {.last = 2});
+  EXPECT_EQ(steps_in(folder), (Steps{30, 40}));
+  if (world().rank() == 0) fs::create_directory(folder.partial(50, "killed"));
+  save(trained.trainer(), {.step = 30}, folder.folder(), {.last = 2});
+  EXPECT_EQ(steps_in(folder), Steps{30});
+  EXPECT_EQ(folder.abandoned(), (Steps{30, 40}));
+  EXPECT_FALSE(fs::exists(folder.partial(50, "killed")));
+  world().barrier();
+}
+
+TEST(Saving, RefusesAnotherOptimizersState) {
+  const ScratchFolder scratch(world());
+  const fs::path folder = scratch.path() / "checkpoints";
+  Trained saved("sgd"), resumed("adamw");
+  saved.step();
+  save(saved.trainer(), {.step = 1}, folder);
+  const std::string refusal = message<InputError>([&] { resume(resumed.trainer(), folder); });
+  EXPECT_TRUE(has(refusal, "exp_avg")) << refusal;
+  EXPECT_TRUE(refusal.starts_with("rank 0")) << refusal;
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,94 @@
+"""A project of its own builds against the installed library and trains modules that know nothing of it.
+
+MESHTRAIN_BUILD is the folder that libmeshtrain.so was built in, MESHTRAIN_LIBTORCH the LibTorch that it was built with."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
+BUILD = pathlib.Path(os.environ["MESHTRAIN_BUILD"])
+LIBTORCH = pathlib.Path(os.environ["MESHTRAIN_LIBTORCH"])
+NOT_LINKED = ("libyaml", "libspdlog", "libfmt", "libsentencepiece", "libcpp-httplib", "libisal", "libgtest")
+
+
+def run(*command, **options):
+    result = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            **options)
+    if result.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command))}: status {result.returncode}\n{result.stdout}")
+    return result.stdout
+
+
+class Library(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        root = cls.root = pathlib.Path(cls.scratch.name)
+        run("cmake", "--install", BUILD, "--prefix", root / "first")
+        (root / "first").rename(root / "prefix")  # an installation can be moved
+        shutil.copytree(SOURCE / "tests/library", root / "project")
+        shutil.copy(SOURCE / "tests/fsdp/modules.h", root / "project")
+        cls.environment = {name: value for name, value in os.environ.items() if not name.startswith("MESHTRAIN_")}
+        run("cmake", "-G", "Ninja", "-S", root / "project", "-B", root / "build", f"-DCMAKE_PREFIX_PATH={root}/prefix",
+            f"-DMESHTRAIN_LIBTORCH={LIBTORCH}", "-DCMAKE_CXX_FLAGS=-O1", env=cls.environment)
+        run("cmake", "--build", root / "build", env=cls.environment)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def test_nothing_of_the_repository_is_seen(self):
+        commands = run("ninja", "-C", self.root / "build", "-t", "commands")
+        read = run("ninja", "-C", self.root / "build", "-t", "deps")
+        self.assertIn(str(self.root / "prefix/include/meshtrain/fsdp/fsdp.h"), read)
+        for text in (commands, read):
+            self.assertNotIn(str(SOURCE), text)
+            self.assertNotIn(str(BUILD), text)
+
+    def test_nothing_of_a_recipe_is_linked(self):
+        program = self.root / "build/train_modules"
+        linked = run("ldd", program) + run("ninja", "-C", self.root / "build", "-t", "commands")
+        self.assertIn("libmeshtrain.so", linked)
+        for name in NOT_LINKED:
+            self.assertNotIn(name, linked)
+        read = run("ninja", "-C", self.root / "build", "-t", "deps")
+        for folder in ("runtime/program", "runtime/text", "runtime/training/model", "runtime/training/data"):
+            self.assertNotIn(f"include/meshtrain/{folder}", read)
+            self.assertFalse((self.root / "prefix/include/meshtrain" / folder).exists(), folder)
+
+    def test_the_installation_names_no_folder_of_this_machine(self):
+        library = self.root / "prefix/lib/libmeshtrain.so"
+        self.assertNotRegex(run("readelf", "-d", library), "RPATH|RUNPATH")
+        for file in (self.root / "prefix/lib/cmake").rglob("*.cmake"):
+            for folder in (SOURCE, BUILD, LIBTORCH, pathlib.Path.home()):
+                self.assertNotIn(str(folder), file.read_text(), file)
+
+    def test_a_folder_without_libtorch_is_refused(self):
+        result = subprocess.run(["cmake", "-S", self.root / "project", "-B", self.root / "refused",
+                                 f"-DCMAKE_PREFIX_PATH={self.root}/prefix", f"-DMESHTRAIN_LIBTORCH={self.root}"],
+                                capture_output=True, text=True, env=self.environment)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn(f"No LibTorch in {self.root}: point -DMESHTRAIN_LIBTORCH at a LibTorch 2.11, or name its folder in "
+                      "CMAKE_PREFIX_PATH", " ".join(result.stderr.split()))
+
+    def test_training_equals_one_rank_and_resumes_on_other_numbers_of_ranks(self):
+        for ranks in ((1, 2, 4), (4, 1, 2), (2, 4, 1)):
+            with tempfile.TemporaryDirectory(dir=self.root) as folder:
+                for i, number in enumerate(ranks):
+                    run(SOURCE / "tools/ranks", number, self.root / "build/train_modules", folder, 2 * i, 2 * i + 2,
+                        env=self.environment)
+
+    def test_the_document_shows_this_program(self):
+        shown = re.findall(r"```(?:cpp|cmake)\n(.*?)```", (SOURCE / "docs/library.md").read_text(), re.DOTALL)
+        texts = [(SOURCE / "tests/library" / name).read_text() for name in ("train.h", "main.cpp", "CMakeLists.txt")]
+        self.assertGreaterEqual(len(shown), 3)
+        for block in shown:
+            self.assertTrue(any(block in text for text in texts), block)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "runtime/training/optimizer/box_optimizer.h"
+#include "runtime/training/trainer/module_part.h"
+#include "runtime/training/trainer/saving.h"
+
+/// Polyak's heavy ball: an optimizer of our own, which keeps one number for each element.
+class HeavyBall final : public meshtrain::BoxOptimizer {
+ public:
+  HeavyBall(const meshtrain::OptimizerOptions& options, const std::vector<meshtrain::ParameterGroup>& groups)
+      : BoxOptimizer(options, groups, {"velocity"}), momentum_(options.momentum) {}
+
+ protected:
+  void update_box(const meshtrain::ParameterBox& box, double learning_rate) override {
+    at::Tensor values = box.values, velocity = box.state[0];
+    velocity.mul_(momentum_).sub_(box.gradients, learning_rate);
+    values.add_(velocity);
+  }
+
+ private:
+  double momentum_;
+};
+
+/// Trains `net`, any torch::nn::Module, up to step `last_step` from the newest checkpoint in `folder`, and saves it
+/// there. `units`: the submodules that are gathered one at a time. `read`: returns this rank's samples of a step.
+template <class Net>
+void train(Net& net, const std::vector<std::string>& units, const meshtrain::DeviceMesh& mesh,
+           meshtrain::ShardingMode mode, const std::filesystem::path& folder, int64_t last_step,
+           const std::function<meshtrain::StepBatch(int64_t step)>& read,
+           const std::function<void(meshtrain::Trainer& trainer, int64_t step, double loss)>& report) {
+  const auto forward = [&](const meshtrain::MicroBatch& batch) { return net.forward(batch.inputs, batch.labels); };
+  const meshtrain::ModelParts parts = {
+      std::make_shared<meshtrain::ModulePart>(net, units, forward, mesh, meshtrain::FsdpOptions{.mode = mode})};
+  meshtrain::TrainerOptions options;
+  options.optimizer.name = "heavy_ball";
+  options.optimizer.momentum = 0.9;
+  meshtrain::Trainer trainer(parts, meshtrain::index_of(parts), mesh, options);
+
+  meshtrain::TrainingState state = meshtrain::resume(trainer, folder).value_or(meshtrain::TrainingState());
+  while (state.step < last_step) {
+    const meshtrain::StepBatch batch = read(state.step);
+    const auto outcome = trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = 0.05});
+    report(trainer, ++state.step, outcome.read().loss);
+  }
+  meshtrain::save(trainer, state, folder);
+}

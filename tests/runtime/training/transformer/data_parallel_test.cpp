@@ -1,0 +1,83 @@
+// Groups of a hybrid on several hosts, which are computed without the ranks.
+#include "runtime/training/transformer/data_parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "mesh/backends/dry_run.h"
+#include "mesh/base/error.h"
+#include "mesh/forwarding.h"
+
+namespace meshtrain {
+namespace {
+
+/// A backend of ranks that do not exist, on hosts.
+class OnHosts final : public ForwardingBackend {
+ public:
+  OnHosts(int rank, std::vector<int> hosts)
+      : ForwardingBackend(dry_run_backend(rank, static_cast<int>(hosts.size()))), hosts_(std::move(hosts)) {}
+  std::vector<int> hosts() const override { return hosts_; }
+
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override { return part; }
+
+ private:
+  std::vector<int> hosts_;
+};
+
+/// Returns the world ranks that share a model with `rank`, for dp x tp ranks on these hosts.
+std::vector<int64_t> sharers(int rank, int64_t tp, const std::vector<int>& hosts,
+                             std::optional<int64_t> shard_size = {}) {
+  const auto size = static_cast<int64_t>(hosts.size());
+  std::vector<int64_t> everyone(hosts.size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const ShardingChoice sharding{ShardingMode::FullShard, {"dp"}, size / tp, /*hybrid=*/true, shard_size};
+  const DeviceMesh mesh(MeshLayout({{"dp", size / tp}, {"cp", 1}, {"tp", tp}}),
+                        Group(std::make_shared<OnHosts>(rank, hosts), "world", everyone, ""));
+  return map_replicas(sharding, mesh).shards().ranks();
+}
+
+std::string refusal(int rank, int64_t tp, const std::vector<int>& hosts) {
+  try {
+    sharers(rank, tp, hosts);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+using Ranks = std::vector<int64_t>;
+
+TEST(HybridOnHosts, CutsOverTheRanksOfAHost) {
+  EXPECT_EQ(sharers(1, 1, {0, 0, 1, 1}), (Ranks{0, 1}));
+  EXPECT_EQ(sharers(2, 1, {0, 0, 1, 1}), (Ranks{2, 3}));
+  EXPECT_EQ(sharers(5, 2, {0, 0, 0, 0, 1, 1, 1, 1}), (Ranks{5, 7}));
+  EXPECT_EQ(sharers(1, 1, {0, 0, 0, 0}), (Ranks{0, 1, 2, 3}));
+  EXPECT_EQ(sharers(2, 2, {0, 0, 1, 1}), (Ranks{2})) << "a host has one rank of each";
+  EXPECT_EQ(sharers(0, 2, {0, 1, 0, 1, 2, 3, 2, 3}), (Ranks{0, 2})) << "tp crosses hosts, a shard does not";
+}
+
+/// The error is the same on every rank.
+TEST(HybridOnHosts, RefusesWhatWouldSpanHosts) {
+  const std::string begin = "parallel.fsdp: hybrid_shard cuts over the ranks of a host, ";
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_EQ(refusal(rank, 1, {0, 1, 0, 1}),
+              begin +
+                  "but ranks of several hosts alternate here: start neighbours on one host (mpirun --map-by slot, "
+                  "srun --distribution=block), or set parallel.fsdp.shard_size; some copies will then lie on several "
+                  "hosts");
+    EXPECT_EQ(refusal(rank, 1, {0, 0, 0, 1}),
+              begin +
+                  "which are 1 on one and 3 on another: start as many on each, or set parallel.fsdp.shard_size; "
+                  "some copies will then lie on several hosts");
+    EXPECT_EQ(refusal(rank, 1, {0, 0, 0, 0, 1, 1}),
+              begin +
+                  "which are 2 on one and 4 on another: start as many on each, or set parallel.fsdp.shard_size: 2, "
+                  "the largest whose copies have one host each");
+  }
+  EXPECT_EQ(sharers(5, 1, {0, 0, 0, 0, 1, 1}, 2), (Ranks{4, 5}));
+}
+
+}  // namespace
+}  // namespace meshtrain
