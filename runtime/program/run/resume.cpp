@@ -53,7 +53,7 @@ std::string joined_lines(const std::vector<std::string>& lines) {
 }
 
 /// Returns advice on the damaged checkpoint in `folder`.
-std::string advice(const std::filesystem::path& folder) {
+std::string damage_advice(const std::filesystem::path& folder) {
   const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);
   return others.empty()
              ? "; the folder has no other checkpoint: begin another run with --run-dir"
@@ -165,7 +165,7 @@ void check_beginning(const std::filesystem::path& run, int64_t every) {
 std::string read_saved_recipe(const std::filesystem::path& folder) try {
   return read_manifest(folder).head.recipe;
 } catch (const DamagedCheckpoint& error) {
-  throw InputError(error.what() + advice(folder));
+  throw InputError(error.what() + damage_advice(folder));
 }
 
 ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
@@ -182,7 +182,7 @@ ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead
   if (!schedule.empty()) changes.push_back(schedule);
   return {{saved.state, folder, std::move(changes), moved_schedule(own, saved)}, std::move(manifest)};
 } catch (const DamagedCheckpoint& error) {
-  throw InputError(error.what() + advice(folder));
+  throw InputError(error.what() + damage_advice(folder));
 }
 
 std::string describe_set_aside(const std::vector<int64_t>& steps) {
@@ -199,7 +199,7 @@ Resumed resume(ResumePlan planned, Trainer& trainer, const Group& world) {
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
   Resumed resumed = std::move(planned.resumed);
   resumed.folder = broadcast_text(world, resumed.folder.string());
-  resumed.state = load_checkpoint(resumed.folder, planned.manifest, trainer, world, advice);
+  resumed.state = load_checkpoint(resumed.folder, planned.manifest, trainer, world, damage_advice);
   resumed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return resumed;
 }
