@@ -11,8 +11,8 @@ namespace meshtrain::testing {
 struct Ending {
   int status = -1;  ///< exit status; 128 + signal when a signal ended it
   std::string out;
-  std::string err;   ///< without `late`
-  std::string late;  ///< lines of ranks that start late, which a busy machine adds to any case
+  std::string err;     ///< without `late`
+  std::string late{};  ///< lines of ranks that start late, which a busy machine adds to any case
 };
 
 /// A program that runs in parallel with the test.
