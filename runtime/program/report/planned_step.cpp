@@ -4,7 +4,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"
-#include "runtime/program/report/ticks.h"
+#include "runtime/program/report/value_text.h"
 
 namespace meshtrain {
 namespace {
