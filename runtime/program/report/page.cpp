@@ -7,7 +7,7 @@ namespace {
 
 /// The files in page/ as one; the addresses that it may ask, and its report, lie between the pieces.
 constexpr std::string_view kPage[] = {
-#include "report_page.inc"
+#include <report_page.inc>
 };
 static_assert(std::size(kPage) == 3);
 
