@@ -163,7 +163,7 @@ const pointOut = (pointed, event) => {
   if (!(share >= 0 && share <= 1)) return;
   for (const chart of charts) chart.area.append(styled(make('div.cross'), {left: 100 * share + '%'}));
   const values = curves.map(({label, color, x, y}) => {
-    const i = nearest(x, step), other = Math.abs(x[i] - step) < 1 ? '' : ', step ' + Math.round(x[i]);
+    const i = nearest(x, step), other = Math.abs(x[i] - step) < 1 ? '' : ', step ' + separated(Math.round(x[i]));
     return make('div', make('span.c' + color, label + other), make('span', quantity(y[i], options.unit, 4)));
   });
   const title = (Number.isInteger(step) ? 'step ' : 'about step ') + separated(Math.round(step));
