@@ -231,6 +231,12 @@ class Page(unittest.TestCase):
         self.assertEqual(rows[0], ["", "one", "other"])
         self.assertIn(["steps", "200 of 200", "4,000 of 4,000"], rows)
         self.assertIn("Differences", self.browser.value("document.querySelector('main').innerText"))
+        self.assertEqual(self.browser.value("charts[0].curves.map(c => [c.label, c.color, c.sparse])"),
+                         [["one", 0, False], ["one, held out", 0, True], ["other", 1, False], ["other, held out", 1, True]])
+        self.browser.value("""report.runs.forEach(run => {
+            run.series['memory.device_allocated_peak_bytes'] = run.series['memory.host_peak_bytes']; }); render(report)""")
+        self.assertEqual(self.browser.value("charts.find(c => c.title === 'Peak memory').curves.map(c => c.sparse)"),
+                         [False, True, False, True])  # one color a run: the others are dashed
 
     def test_text_of_a_run_stays_text(self):
         self.open("one")
@@ -244,6 +250,7 @@ class Page(unittest.TestCase):
         text = self.browser.value("document.querySelector('main').innerText")
         self.assertIn("100 rows before these left out", text)
         self.assertEqual(text.count("none by itself"), 200)
+        self.assertIn("\n299\tnone by itself\n", text)
 
     def test_axes(self):
         self.open("one")
