@@ -303,6 +303,14 @@ class Page(unittest.TestCase):
                                                                  ["layer", "M0.0 0.0L1000.0 0.0L1000.0 500.0L0.0 500.0Z"]])
         self.assertEqual(self.browser.value("figureOf('a', '', [undefined, {x: []}], {}).length"), 0)
 
+    def test_values_of_any_size_are_drawn(self):
+        self.open("one")
+        self.browser.value("""report.runs[0].series.grad_norm.mean = report.runs[0].series.grad_norm.mean.map(
+            (_, i) => [1, 1.7e308, 5e-324][i % 3]); report.runs[0].series.loss.mean.fill(-1.7e308, 0, 9); render(report)""")
+        for norms in ("fill(1e308).fill(1, 0, 9)", "fill(1e-320)", "fill(null)"):
+            self.browser.value(f"report.runs[0].series.grad_norm.mean.{norms}; render(report)")
+            self.assertEqual(self.browser.errors(), [], norms)
+
     def mesh(self, axes, hosts):
         """The titles of the cells and the text of the section of a mesh; hosts: of the ranks, by number."""
         self.browser.value(f"""report.runs[0].mesh = {json.dumps(axes)};

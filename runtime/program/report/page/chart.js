@@ -117,8 +117,8 @@ class Chart {
     });
     if (least > most) least = most = 0;  // no curve reaches into the range
     const {zero, log, unit} = this.options;
-    return log && least > 1e-300 && most / least > 100 ? logScale(least, most) :
-                                                         linearScale(zero ? Math.min(least, 0) : least, most, unit);
+    if (log && least > 1e-300 && most < 1e300 && most / least > 100) return logScale(least, most);
+    return linearScale(zero ? Math.min(least, 0) : least, most, unit);
   }
 }
 
