@@ -13,15 +13,13 @@ LOOK_UP = re.compile(r"\b(?:activity|before|data|event|files|group|k[A-Z]\w+|key
 # Files that take apart a text that is not a message, and what this text is.
 READ = {
     "runtime/program/launch/threads.cpp": "a list of cores; digits of a number",
-    "runtime/program/report/chart.cpp": "digits of a number; characters of JSON",
     "runtime/program/report/checkpoint_list.cpp": "names of folders",
-    "runtime/program/report/html.cpp": "characters",
     "runtime/program/report/ledger.cpp": "goodput.jsonl, whose texts are cut",
     "runtime/program/report/line_follower.cpp": "lines of a file",
     "runtime/program/report/log_warnings.cpp": "time and level of a line of console.log",
     "runtime/program/report/metrics_reader.cpp": "paths of keys in metrics.jsonl",
-    "runtime/program/report/page.cpp": "a title, which is cut",
     "runtime/program/report/page_server.cpp": "the header Host",
+    "runtime/program/report/report_json.cpp": "paths of keys in metrics.jsonl",
     "runtime/program/report/run_events.cpp": "events.jsonl, whose texts are cut",
     "runtime/program/report/run_record.cpp": "paths of keys in the recipe",
     "runtime/program/report/summary.cpp": "blanks at the end of a line of its own",

@@ -12,7 +12,7 @@
 #include "runtime/program/generate/chat_prompts.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/report/page.h"
+#include "runtime/program/report/report_json.h"
 #include "runtime/program/report/summary.h"
 #include "runtime/text/prepare/prepare.h"
 #include "runtime/text/tokenizer/tokenizer.h"
@@ -362,7 +362,7 @@ void report_run(const fs::path& at) {
   RunReader reader(at);
   reader.refresh();
   reader.refresh();
-  make_page({&reader.record()});
+  report_json({&reader.record()});
   summary_text({&reader.record(), &reader.record()});
   if (!reader.record().problems.empty()) throw InputError(reader.record().problems.front());
 }

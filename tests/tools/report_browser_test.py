@@ -1,5 +1,5 @@
-"""The page of `meshtrain report` in a real browser: no script error, a curve in every chart, light and dark, nothing wider
-than the window, values under the pointer, a range of steps. Exit status 77 where there is no chromium."""
+"""The page of `meshtrain report` in a real browser: no script error, a curve in every chart, axes, tables, a mesh, light and
+dark, nothing wider than the window, values under the pointer, a range of steps. Exit status 77 where there is no chromium."""
 import itertools
 import json
 import math
@@ -154,11 +154,11 @@ def write_run(folder, steps, name="mine"):
 
 
 # Labels of axes that lie on each other.
-OVERLAPS = """charts().flatMap(c => ['.up i', '.across i, .axis'].flatMap(which => {
-    const boxes = [...c.querySelectorAll(which)].map(e => e.getBoundingClientRect());
+OVERLAPS = """charts.flatMap(c => ['.up i', '.across i, .axis'].flatMap(which => {
+    const boxes = [...c.figure.querySelectorAll(which)].map(e => e.getBoundingClientRect());
     return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b =>
         a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
-        .map(() => c.querySelector('b').textContent + ' ' + which)); }))"""
+        .map(() => c.title + ' ' + which)); }))"""
 CHARTS = ["Loss", "Gradient norm", "Learning rate", "Tokens per second", "MFU", "Peak memory", "Time of a step",
           "Seconds waited for collectives", "Bytes of a step"]
 
@@ -193,9 +193,9 @@ class Page(unittest.TestCase):
     def test_every_chart_has_its_curves(self):
         for page, num_curves in (("one", [2, 1, 1, 1, 1, 1, 8, 3, 3]), ("two", [4, 2, 2, 2, 2, 2])):
             self.open(page)
-            charts = self.browser.value("""charts().map(c => [c.querySelector('b').textContent,
-                [...c.querySelectorAll('.line, .layer')].filter(p => p.getTotalLength() > 10 && p.getBBox().width > 40).length,
-                c.querySelectorAll('.up i').length, c.querySelectorAll('.across i').length])""")
+            charts = self.browser.value("""charts.map(c => [c.figure.querySelector('b').textContent,
+                [...c.area.querySelectorAll('.line, .layer')].filter(p => p.getTotalLength() > 10 && p.getBBox().width > 40).length,
+                c.up.children.length, c.across.children.length])""")
             self.assertEqual([chart[0] for chart in charts][:len(num_curves)], CHARTS[:len(num_curves)])
             self.assertEqual([chart[1] for chart in charts][:len(num_curves)], num_curves)
             for name, _, up, across in charts:
@@ -216,6 +216,122 @@ class Page(unittest.TestCase):
             self.assertEqual(self.browser.value(
                 "[...document.querySelectorAll('.scroll')].filter(e => e.querySelector('table') && e.scrollWidth > e.clientWidth)"
                 ".map(e => e.textContent.slice(0, 40))"), [], page)
+
+    def test_bars_are_shares_of_their_column(self):
+        self.open("one")
+        bars = self.browser.value("[...document.querySelectorAll('td.shares .share')].map(e => e.style.width)")
+        self.assertEqual(len(bars), 8 + 3)
+        for bar in bars:
+            self.assertTrue(bar.endswith("%") and 0 <= float(bar[:-1]) <= 100, bar)
+
+    def test_runs_are_compared_in_columns(self):
+        self.open("two")
+        rows = self.browser.value(
+            "[...document.querySelector('table').rows].map(row => [...row.cells].map(cell => cell.textContent))")
+        self.assertEqual(rows[0], ["", "one", "other"])
+        self.assertIn(["steps", "200 of 200", "4,000 of 4,000"], rows)
+        self.assertIn("Differences", self.browser.value("document.querySelector('main').innerText"))
+        self.assertEqual(self.browser.value("charts[0].curves.map(c => [c.label, c.color, c.sparse])"),
+                         [["one", 0, False], ["one, held out", 0, True], ["other", 1, False], ["other, held out", 1, True]])
+        self.browser.value("""report.runs.forEach(run => {
+            run.series['memory.device_allocated_peak_bytes'] = run.series['memory.host_peak_bytes']; }); render(report)""")
+        self.assertEqual(self.browser.value("charts.find(c => c.title === 'Peak memory').curves.map(c => c.sparse)"),
+                         [False, True, False, True])  # one color a run: the others are dashed
+
+    def test_text_of_a_run_stays_text(self):
+        self.open("one")
+        text = self.browser.value("document.querySelector('main').textContent")
+        self.assertGreaterEqual(text.count(HOSTILE), 5)  # skipped steps, a warning, a change
+        self.assertEqual(self.browser.value("document.querySelectorAll('main script, main img').length"), 0)
+
+    def test_long_tables_have_their_last_rows(self):
+        self.open("one")
+        self.browser.value("report.runs[0].skipped.steps = Array.from({length: 300}, (_, i) => [i, '']); render(report)")
+        text = self.browser.value("document.querySelector('main').innerText")
+        self.assertIn("100 rows before these left out", text)
+        self.assertEqual(text.count("none by itself"), 200)
+        self.assertIn("\n299\tnone by itself\n", text)
+
+    def test_axes(self):
+        self.open("one")
+        for axis, ticks in (("linearScale(0, 10)", [0, 2, 4, 6, 8, 10]), ("linearScale(1.63, 5.51)", [1, 2, 3, 4, 5, 6]),
+                            ("linearScale(-0.3, 0.7)", [-0.4, -0.2, 0, 0.2, 0.4, 0.6, 0.8]),
+                            ("linearScale(0, 6e-5)", [0, 2e-5, 4e-5, 6e-5]),
+                            ("linearScale(0, 600 * 2 ** 20, 'bytes')", [i * 2 ** 27 for i in range(6)]),
+                            ("logScale(0.12, 31)", [0.1, 1, 10, 100]), ("logScale(1, 99)", [1, 2, 5, 10, 20, 50, 100]),
+                            ("logScale(1e-12, 1)", [1e-12, 1e-9, 1e-6, 1e-3, 1]),
+                            ("logScale(2e-7, 3e7)", [1e-7, 1e-4, 1e-1, 1e2, 1e5, 1e8])):
+            found = self.browser.value(axis + ".ticks")
+            self.assertEqual(len(found), len(ticks), f"{axis}: {found}")
+            for a, b in zip(found, ticks):
+                self.assertTrue(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-15), f"{axis}: {found}")
+        self.assertAlmostEqual(self.browser.value("logScale(0.1, 1000).at(10)"), 0.5)
+        for least, most in ((3, 3), (0, 0), (-2, -2), (1e-300, 2e-300), (-1e308, 1e308), (1e15, 1e15 + 1), (1, 1 + 1e-15)):
+            num_ticks, at_least, at_most = self.browser.value(
+                f"(s => [s.ticks.length, s.at({least!r}), s.at({most!r})])(linearScale({least!r}, {most!r}))")
+            self.assertTrue(2 <= num_ticks <= 100, (least, most))
+            if most < 1e300:
+                self.assertTrue(-1e-6 <= at_least <= at_most <= 1 + 1e-6, (least, most, at_least, at_most))
+        self.assertEqual(self.browser.value("stepTicks(1, 4)"), [1, 2, 3, 4])
+        self.assertEqual(self.browser.value("stepTicks(1, 500)"), [100, 200, 300, 400, 500])
+        self.assertEqual(self.browser.value("tickTexts([500100, 500200])"), ["500.1k", "500.2k"])
+
+    def test_numbers_are_written_short(self):
+        self.open("one")
+        for number, text in (("0", "0"), ("1.23456", "1.23"), ("0.000012345", "1.23e-5"), ("7608.4", "7608"),
+                             ("12345", "12.3k"), ("2048000", "2.05M"), ("null", "-"), ("700 * 2 ** 20, 'bytes'", "700 MiB"),
+                             ("512, 'bytes'", "512 B"), ("0.382, 'percent'", "38.2 %"), ("0.0035, 'seconds'", "3.5 ms"),
+                             ("0, 'seconds'", "0 s"), ("7265, 'seconds'", "2:01:05"), ("3.2e13, 'flops'", "32 TFLOP/s"),
+                             ("1e300, 'seconds'", "1e+300 s")):
+            self.assertEqual(self.browser.value(f"quantity({number})"), text, number)
+
+    def paths(self, curves, options="{}"):
+        """The classes and paths of the curves of a chart over the steps 0 to 3."""
+        return self.browser.value(f"""(figureOf('a', '', {curves}, {options}), charts[charts.length - 1].draw([0, 3]),
+            [...charts[charts.length - 1].area.querySelectorAll('g[class^=c] path')].map(p => [p.className.baseVal, p.getAttribute('d')]))""")
+
+    def test_curves(self):
+        self.open("one")
+        gap = "[curveOf({width: 1, columns: [0, 1, 3], mean: [1, 2, 3], gaps: [2]}, 'a', 0)]"
+        self.assertEqual(self.paths(gap), [["line", "M0.0 1000.0L333.3 500.0M1000.0 0.0"]])
+        thinned = "[curveOf({width: 2, columns: [0, 1], mean: [5, 5], least: [0, 0], most: [10, 10], gaps: []}, 'a', 0)]"
+        self.assertEqual(self.paths(thinned), [["band", "M166.7 0.0L833.3 0.0L833.3 1000.0L166.7 1000.0Z"],
+                                               ["line", "M166.7 500.0L833.3 500.0"]])
+        layers = """[{label: 'a', color: 0, x: [0, 3], y: [1, 1], low: [0, 0], high: [1, 1]},
+                     {label: 'b', color: 1, x: [0, 3], y: [1, 1], low: [1, 1], high: [2, 2]}]"""
+        self.assertEqual(self.paths(layers, "{stacked: true}"), [["layer", "M0.0 500.0L1000.0 500.0L1000.0 1000.0L0.0 1000.0Z"],
+                                                                 ["layer", "M0.0 0.0L1000.0 0.0L1000.0 500.0L0.0 500.0Z"]])
+        self.assertEqual(self.browser.value("figureOf('a', '', [undefined, {x: []}], {}).length"), 0)
+
+    def test_values_of_any_size_are_drawn(self):
+        self.open("one")
+        self.browser.value("""report.runs[0].series.grad_norm.mean = report.runs[0].series.grad_norm.mean.map(
+            (_, i) => [1, 1.7e308, 5e-324][i % 3]); report.runs[0].series.loss.mean.fill(-1.7e308, 0, 9); render(report)""")
+        for norms in ("fill(1e308).fill(1, 0, 9)", "fill(1e-320)", "fill(null)"):
+            self.browser.value(f"report.runs[0].series.grad_norm.mean.{norms}; render(report)")
+            self.assertEqual(self.browser.errors(), [], norms)
+
+    def mesh(self, axes, hosts):
+        """The titles of the cells and the text of the section of a mesh; hosts: of the ranks, by number."""
+        self.browser.value(f"""report.runs[0].mesh = {json.dumps(axes)};
+            report.runs[0].hosts = {{names: ['a', {json.dumps(HOSTILE)}], of_ranks: {json.dumps(hosts)}}}; render(report)""")
+        return self.browser.value("""[[...document.querySelectorAll('.mesh title')].map(e => e.textContent),
+            [...document.querySelectorAll('section')].filter(e => /^Mesh/.test(e.innerText)).map(e => e.innerText).join()]""")
+
+    def test_mesh(self):
+        self.open("one")
+        titles, text = self.mesh([["dp", 2], ["cp", 2], ["tp", 2]], [0] * 4 + [1] * 4)
+        self.assertEqual(titles[6], "rank 6: dp=1 cp=1 tp=0, " + HOSTILE)
+        self.assertIn("dp\t4 of 2 ranks\t4 across hosts, up to 2\n", text)
+        self.assertIn("tp\t4 of 2 ranks\teach within a host", text)
+        self.assertEqual(self.mesh([["dp", 1]], [0])[0], ["rank 0: dp=0, a"])
+        self.assertIn("does not say which hosts", self.mesh([["dp", 2]], [0])[1])
+        for axes, drawn in (([["dp", 512], ["cp", 4], ["tp", 8]], "4,096 ranks of 16,384 are drawn"),
+                            ([["dp", 1], ["tp", 100000]], "4,096 ranks of 100,000 are drawn")):
+            titles, text = self.mesh(axes, [])
+            self.assertEqual(len(titles), 4096)
+            self.assertIn(drawn, text)
+        self.assertEqual(self.mesh([], []), [[], ""])
 
     def test_labels_do_not_lie_on_each_other(self):
         for width in (1400, 420):
@@ -242,7 +358,7 @@ class Page(unittest.TestCase):
 
     def place(self, share):
         """A point in the first chart's area, at a share of its width."""
-        box = self.browser.value("(b => [b.left, b.top, b.width, b.height])(charts()[0].querySelector('.area').getBoundingClientRect())")
+        box = self.browser.value("(b => [b.left, b.top, b.width, b.height])(charts[0].area.getBoundingClientRect())")
         return box[0] + share * box[2], box[1] + box[3] / 2
 
     def test_values_under_the_pointer(self):
@@ -257,8 +373,9 @@ class Page(unittest.TestCase):
 
     def test_a_range_of_steps(self):
         self.open("one")
-        labels = "[...charts()[3].querySelectorAll('.across i')].map(e => Number(e.textContent))"
-        whole = self.browser.value(labels)
+        labels = "[...charts[3].across.children].map(e => Number(e.textContent))"
+        highest = "Number(charts[0].up.lastChild.textContent)"
+        whole, highest_whole = self.browser.value(labels), self.browser.value(highest)
         begin, end = self.place(0.25), self.place(0.75)
         self.browser.mouse("mouseMoved", *begin)
         self.browser.mouse("mousePressed", *begin, button="left", clickCount=1)
@@ -266,10 +383,11 @@ class Page(unittest.TestCase):
         self.browser.mouse("mouseReleased", *end, button="left", clickCount=1)
         shown = self.browser.value(labels)
         self.assertTrue(shown and all(50 <= step <= 151 for step in shown), shown)
+        self.assertLess(self.browser.value(highest), highest_whole)  # the loss falls
         for count in (1, 2):
             self.browser.mouse("mousePressed", *end, button="left", clickCount=count)
             self.browser.mouse("mouseReleased", *end, button="left", clickCount=count)
-        self.assertEqual(self.browser.value(labels), whole)
+        self.assertEqual((self.browser.value(labels), self.browser.value(highest)), (whole, highest_whole))
         self.browser.value("show([100, 160])")  # a label at the left edge, beside "step"
         self.assertEqual(self.browser.value(OVERLAPS), [])
 
@@ -284,7 +402,7 @@ class Watched(unittest.TestCase):
             try:
                 browser.show(1400)
                 browser.open(server.stdout.readline().split()[0])
-                last = "data(charts()[1])[0].x.at(-1)"
+                last = "charts[1].curves[0].x.slice(-1)[0]"
                 self.assertEqual(browser.value(last), 100)
                 with open(root / "one" / "metrics.jsonl", "a") as file:
                     file.write('{"step":101,"loss":2,"grad_norm":1}\n')

@@ -11,6 +11,7 @@
 #include "mesh/base/progress.h"
 #include "runtime/program/report/page.h"
 #include "runtime/program/report/page_server.h"
+#include "runtime/program/report/report_json.h"
 #include "runtime/program/report/summary.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
@@ -61,7 +62,7 @@ void report(const ReportArguments& arguments) {
     std::fputs(summary_text(records).c_str(), stdout);
     return;
   }
-  write_whole(arguments.out, make_page(records));
+  write_whole(arguments.out, make_page(report_json(records)));
   std::printf("%s written\n", arguments.out.c_str());
 }
 

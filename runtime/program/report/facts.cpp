@@ -6,7 +6,7 @@
 #include <map>
 
 #include "mesh/base/size_text.h"
-#include "runtime/program/report/ticks.h"
+#include "runtime/program/report/value_text.h"
 
 namespace meshtrain {
 namespace {
@@ -120,12 +120,26 @@ std::string reason_of(const RunStart& start) {
          (first.step > 0 ? ", in step " + with_separators(first.step) : "");
 }
 
+std::string how_it_ended(const RunStart& start) {
+  switch (start.how) {
+    case RunStart::End::Done:
+      return "done";
+    case RunStart::End::Stopped:
+      return "stopped on request";
+    case RunStart::End::Interrupted:
+      return "interrupted";
+    case RunStart::End::Failed:
+      return "failed" + reason_of(start);
+    case RunStart::End::Open:
+      break;
+  }
+  return "no end yet";
+}
+
 std::string state_of(const RunRecord& run) {
   if (run.starts.empty()) return "";
   const RunStart& last = run.starts.back();
-  if (last.how == RunStart::End::Done) return "done";
-  if (last.how == RunStart::End::Stopped) return "stopped on request";
-  if (last.how == RunStart::End::Failed) return "failed" + reason_of(last);
+  if (last.how != RunStart::End::Open && last.how != RunStart::End::Interrupted) return how_it_ended(last);
   return last.end > 0 ? "last line of " + time_text(last.end) : "";
 }
 

@@ -20,7 +20,10 @@ std::vector<Fact> facts_of(const RunRecord& run);
 /// Returns ": rank 3, killed, in step 241" for a start that failed; empty when the reason is not known.
 std::string reason_of(const RunStart& start);
 
-/// Returns "done", "stopped on request", "failed" with the reason, or the time of the last line.
+/// Returns "done", "stopped on request", "interrupted", "failed" with the reason, or "no end yet".
+std::string how_it_ended(const RunStart& start);
+
+/// Returns how_it_ended() of the last start of a run, or the time of its last line while it has no end.
 std::string state_of(const RunRecord& run);
 
 /// Returns how many starts of a run failed, or have no end, before another one followed.

@@ -6,7 +6,7 @@ namespace meshtrain {
 namespace {
 
 constexpr size_t kTimeLength = 23;  // of "2026-03-01 12:00:05.250", which a zone may follow
-constexpr size_t kLongestText = 500;
+constexpr size_t kLongestWarning = 500;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ void LogWarnings::add(std::string_view line) {
   const bool has_prefix = text.starts_with(kPrefix);  // logs of earlier versions have it, under level info as well
   if (!before.ends_with(" warning") && !before.ends_with(" error") && !has_prefix) return;
   if (has_prefix) text.remove_prefix(kPrefix.size());
-  const std::string kept(text.substr(0, kLongestText));
+  const std::string kept(text.substr(0, kLongestWarning));
   if (lines_.size() < kMostKept && std::find(lines_.begin(), lines_.end(), kept) == lines_.end()) {
     lines_.push_back(kept);
   }

@@ -17,24 +17,25 @@
 
 #include "mesh/base/error.h"
 #include "runtime/program/report/page.h"
+#include "runtime/program/report/report_json.h"
 
 namespace meshtrain {
 namespace {
 
 constexpr const char* kHost = "127.0.0.1";
 
-/// The page of runs that go on. Any thread may call.
-class LivePage {
+/// The report of runs that go on. Any thread may call.
+class LiveReport {
  public:
-  explicit LivePage(std::vector<RunReader>& runs) : runs_(runs) {}
+  explicit LiveReport(std::vector<RunReader>& runs) : runs_(runs) {}
 
-  /// Returns the page of now; empty when it still is that of `known`.
-  std::string get(const std::string& known) {
+  /// Returns the report of now as JSON; empty when it still is that of the version `known`.
+  std::string get(const std::string& known = "") {
     const std::scoped_lock lock(mutex_);
     const auto now = std::chrono::steady_clock::now();
     if (version_ == 0 || now - read_ > std::chrono::seconds(1)) refresh();
     read_ = now;
-    return known == std::to_string(version_) ? "" : page_;
+    return known == std::to_string(version_) ? "" : report_;
   }
 
  private:
@@ -44,12 +45,12 @@ class LivePage {
     if (!changed) return;
     std::vector<const RunRecord*> records;
     for (const RunReader& run : runs_) records.push_back(&run.record());
-    page_ = make_page(records, ++version_);
+    report_ = report_json(records, ++version_);
   }
 
   std::vector<RunReader>& runs_;
   std::mutex mutex_;
-  std::string page_;
+  std::string report_;
   int64_t version_ = 0;
   std::chrono::steady_clock::time_point read_;
 };
@@ -86,7 +87,7 @@ class EndSignals {
 }  // namespace
 
 void serve_page(std::vector<RunReader>& runs, int port, const std::function<void(int port)>& ready) {
-  LivePage page(runs);
+  LiveReport report(runs);
   httplib::Server server;
   // Not the library's own SO_REUSEPORT, with which two servers share a port.
   server.set_socket_options([](socket_t socket) {
@@ -96,18 +97,22 @@ void serve_page(std::vector<RunReader>& runs, int port, const std::function<void
   server.new_task_queue = [] { return new httplib::ThreadPool(4); };
   server.set_payload_max_length(1 << 16);
   server.set_keep_alive_max_count(1);  // a browser that keeps connections must not keep the threads
-  server.Get("/", [&](const httplib::Request& request, httplib::Response& response) {
-    if (!names_this_host(request.get_header_value("Host"))) {
-      response.status = 403;
-      response.set_content("ask for 127.0.0.1 or localhost\n", "text/plain");
-      return;
-    }
-    std::string html = page.get(request.get_param_value("after"));
+  server.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
     response.set_header("Cache-Control", "no-store");
-    if (html.empty()) {
+    if (names_this_host(request.get_header_value("Host"))) return httplib::Server::HandlerResponse::Unhandled;
+    response.status = 403;
+    response.set_content("ask for 127.0.0.1 or localhost\n", "text/plain");
+    return httplib::Server::HandlerResponse::Handled;
+  });
+  server.Get("/", [&](const httplib::Request&, httplib::Response& response) {
+    response.set_content(make_page(report.get(), /*follows=*/true), "text/html; charset=utf-8");
+  });
+  server.Get("/report.json", [&](const httplib::Request& request, httplib::Response& response) {
+    std::string newer = report.get(request.get_param_value("after"));
+    if (newer.empty()) {
       response.status = 204;
     } else {
-      response.set_content(std::move(html), "text/html; charset=utf-8");
+      response.set_content(std::move(newer), "application/json");
     }
   });
 

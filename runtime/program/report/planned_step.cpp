@@ -4,14 +4,14 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"
-#include "runtime/program/report/ticks.h"
+#include "runtime/program/report/value_text.h"
 
 namespace meshtrain {
 namespace {
 
 using nlohmann::json;
 
-std::optional<double> number_in(const json& object, const char* key) {
+std::optional<double> optional_number_in(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
@@ -50,10 +50,10 @@ PlannedStep parse_planned_step(const std::string& file, const std::string& text)
   const json planned = object.value("planned", json::object()), measured = object.value("measured", json::object());
   if (!planned.is_object() || !measured.is_object()) throw InputError(file + " is no plan of a run");
   PlannedStep step;
-  step.rank = static_cast<int64_t>(number_in(object, "rank").value_or(0));
-  step.memory = {number_in(planned, "memory_bytes"), number_in(measured, "memory_bytes")};
-  step.sent = {number_in(planned, "sent_bytes"), number_in(measured, "sent_bytes")};
-  step.seconds = {number_in(planned, "seconds"), number_in(measured, "seconds")};
+  step.rank = static_cast<int64_t>(optional_number_in(object, "rank").value_or(0));
+  step.memory = {optional_number_in(planned, "memory_bytes"), optional_number_in(measured, "memory_bytes")};
+  step.sent = {optional_number_in(planned, "sent_bytes"), optional_number_in(measured, "sent_bytes")};
+  step.seconds = {optional_number_in(planned, "seconds"), optional_number_in(measured, "seconds")};
   step.memory_by_part = numbers_in(planned, "memory_by_part");
   step.seconds_by_part = numbers_in(planned, "seconds_by_part");
   step.exposed = numbers_in(planned, "exposed_seconds");

@@ -21,27 +21,21 @@ std::vector<Column> with_width(const Series& series, int64_t width, size_t count
 
 }  // namespace
 
-int axis_color(const std::string& axis) {
-  if (axis == "dp") return 1;
-  if (axis == "tp") return 2;
-  return axis == "cp" ? 3 : 7;
-}
-
 StepTime step_time(const MetricsReader& metrics) {
   const Series& whole = metrics["step_seconds"];
   StepTime time;
   if (!whole.has_values()) return time;
   std::vector<std::pair<StepPart, const Series*>> parts;
-  const auto add = [&](const std::string& path, const std::string& label, int color) {
+  const auto add = [&](const std::string& path, const std::string& label) {
     const Series& series = metrics[path];
-    if (series.total().sum > 0) parts.push_back({{label, color, 0, {}}, &series});
+    if (series.total().sum > 0) parts.push_back({{label, 0, {}}, &series});
   };
   for (const std::string& axis : metrics.between("seconds.collectives.", ".exposed")) {
-    add("seconds.collectives." + axis + ".exposed", "waiting for " + axis, axis_color(axis));
+    add("seconds.collectives." + axis + ".exposed", "waiting for " + axis);
   }
-  add("seconds.data", "data", 4);
-  add("seconds.optimizer", "optimizer", 5);
-  add("seconds.checkpoint", "checkpoint", 6);
+  add("seconds.data", "data");
+  add("seconds.optimizer", "optimizer");
+  add("seconds.checkpoint", "checkpoint");
   const bool is_divided = !parts.empty();
 
   int64_t width = whole.width();
@@ -60,7 +54,7 @@ StepTime step_time(const MetricsReader& metrics) {
     }
     return values;
   };
-  StepPart rest{is_divided ? "forward and backward" : "step", 0, whole.total().sum, values_of(whole)};
+  StepPart rest{is_divided ? "forward and backward" : "step", whole.total().sum, values_of(whole)};
   for (auto& [part, series] : parts) {
     part.values = values_of(*series);
     part.mean_seconds = series->total().sum / num_steps;
@@ -73,7 +67,7 @@ StepTime step_time(const MetricsReader& metrics) {
   const bool has_evaluation = metrics["seconds.evaluation"].has_values();
   if (const Series& evaluation = metrics[has_evaluation ? "seconds.evaluation" : "eval_seconds"];
       evaluation.total().sum > 0) {  // not in step_seconds
-    time.parts.push_back({"evaluation", 7, evaluation.total().sum / num_steps, values_of(evaluation)});
+    time.parts.push_back({"evaluation", evaluation.total().sum / num_steps, values_of(evaluation)});
   }
   for (const StepPart& part : time.parts) time.mean_seconds += part.mean_seconds;
   time.width = static_cast<double>(width);

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/program/report/chart.h"
 #include "runtime/program/report/metrics_reader.h"
 
 namespace meshtrain {
@@ -11,7 +10,6 @@ namespace meshtrain {
 /// A part of a step's time.
 struct StepPart {
   std::string label;
-  int color = 0;
   double mean_seconds = 0;     ///< over all steps
   std::vector<double> values;  ///< means by column; NaN where there are no steps
 };
@@ -26,8 +24,5 @@ struct StepTime {
 /// Divides the time of the steps of `metrics` into forward and backward, exposed communication by axis, data,
 /// optimizer, checkpoint and evaluation. Metrics without "seconds" have one part.
 StepTime step_time(const MetricsReader& metrics);
-
-/// Returns the color of an axis: that of its exposed communication.
-int axis_color(const std::string& axis);
 
 }  // namespace meshtrain

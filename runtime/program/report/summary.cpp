@@ -4,7 +4,7 @@
 
 #include "runtime/program/report/facts.h"
 #include "runtime/program/report/step_time.h"
-#include "runtime/program/report/ticks.h"
+#include "runtime/program/report/value_text.h"
 
 namespace meshtrain {
 namespace {

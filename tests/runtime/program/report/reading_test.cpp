@@ -1,17 +1,18 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
-#include <regex>
 
 #include "mesh/base/error.h"
 #include "runtime/program/report/facts.h"
 #include "runtime/program/report/line_follower.h"
 #include "runtime/program/report/page.h"
+#include "runtime/program/report/report_json.h"
 #include "runtime/program/report/run_record.h"
 #include "runtime/program/report/step_time.h"
 #include "runtime/program/report/summary.h"
@@ -394,7 +395,7 @@ class RunFolder : public ::testing::Test {
   void write(const std::string& name, const std::string& text) const { write_file(run / name, text); }
   std::string page(RunReader& reader) const {
     reader.refresh();
-    return make_page({&reader.record()});
+    return make_page(report_json({&reader.record()}));
   }
 
   ScratchFolder folder;
@@ -465,14 +466,18 @@ TEST_F(RunFolder, DamagedFilesAreProblemsAndNoMore) {
   write("checkpoints", "a file");
   std::filesystem::create_directory(run / "console.log");
   RunReader reader(run);
-  const std::string html = page(reader);
+  reader.refresh();
+  const Lines& problems = reader.record().problems;
   for (const char* problem :
        {"recipe.yaml", "plan.yaml: mesh: 99999999999", "plan.json", "hosts.json", "1 damaged line of metrics.jsonl",
         "1 damaged line of goodput.jsonl", "1 damaged line of events.jsonl", "checkpoints", "console.log"}) {
-    EXPECT_TRUE(has(html, "<li class=\"alarm\">" + std::string(problem))) << problem;
+    const auto says = [&](const std::string& line) { return line.starts_with(problem); };
+    EXPECT_TRUE(std::any_of(problems.begin(), problems.end(), says)) << problem;
   }
   EXPECT_EQ(reader.record().metrics.last_step(), 1);
   EXPECT_FALSE(summary_text({&reader.record()}).empty());
+  EXPECT_EQ(nlohmann::json::parse(report_json({&reader.record()})).at("runs").at(0).at("problems"),
+            nlohmann::json(problems));
 }
 
 TEST_F(RunFolder, WhatIsNoRunIsRefused) {
@@ -503,26 +508,6 @@ TEST_F(RunFolder, TextOfFilesIsEscaped) {
   const std::string html = page(reader);
   for (const char* part : {"<img", "<script>alert", "<key>", "<dp>", "\x1b"}) EXPECT_FALSE(has(html, part)) << part;
   EXPECT_FALSE(has(summary_text({&reader.record()}), "\x1b"));
-}
-
-// Bars are shares of their column, so that they fit a third of a window of 1,280 pixels; a row for each fact, not a
-// column, leaves room for the runs that are compared.
-TEST_F(RunFolder, TablesFitTheirColumns) {
-  write("metrics.jsonl",
-        R"({"step":1,"loss":1,"step_seconds":1,"bytes":{"dp":4},"seconds":{"data":0.25,"optimizer":0.25,)"
-        R"("collectives":{"dp":{"total":0.5,"exposed":0.25}}}})"
-        "\n");
-  RunReader reader(run);
-  const std::string html = page(reader);
-  const std::regex bar(R"(<td class="shares"><span class="share c\d" style="width:(\d+\.\d)%"></span></td>)");
-  EXPECT_GE(std::distance(std::sregex_iterator(html.begin(), html.end(), bar), {}), 5) << html;
-  EXPECT_FALSE(std::regex_search(html, std::regex("style=\"width:[0-9.]+px"))) << "a bar of fixed width is cut";
-  for (std::sregex_iterator at(html.begin(), html.end(), bar), end; at != end; ++at) {
-    EXPECT_LE(std::stod((*at)[1]), 100);
-  }
-  const std::string compared = make_page({&reader.record(), &reader.record()});
-  EXPECT_TRUE(std::regex_search(compared, std::regex("<tr><td>loss</td><td>1.0000</td><td>1.0000</td></tr>")))
-      << compared;
 }
 
 TEST_F(RunFolder, AMillionStepsMakeASmallPage) {

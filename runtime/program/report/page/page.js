@@ -1,0 +1,44 @@
+// Draws the report that the page holds as JSON (report_json.h).
+
+let report = null;
+
+const render = newer => {
+  report = newer;
+  charts = [];
+  begun = null;
+  const follows = report.version > 0, main = document.querySelector('main');
+  const open = [...document.querySelectorAll('details')].map(element => element.open);
+  document.title = report.runs.map(run => run.name).join(', ').slice(0, 100) + ' - meshtrain';
+  main.replaceChildren();
+  append(main, [
+    head(), problems(), training(), speed(), section("Where a step's time goes", eachRun(timeOfRun)),
+    section('Communication by axis', eachRun(communicationOfRun)),
+    section('Goodput: where the time of the run went', eachRun(goodputOfRun)),
+    section('Plan and truth', eachRun(planOfRun)),
+    section('History', eachRun(historyOfRun)), section('Mesh', eachRun(meshOfRun)), recipes(),
+    make('footer', (follows ? 'As of ' : 'Made by meshtrain report, ') + report.made +
+         '. Draw a range of steps in a chart to see it larger; a double click shows everything again.')]);
+  document.querySelectorAll('details').forEach((element, i) => { element.open = open[i] || false; });
+  show(shown);
+};
+
+// Asks for a newer report every two seconds; the range of steps and what is unfolded stay.
+const follow = async () => {
+  const state = document.querySelector('#follow');
+  try {
+    const answer = await fetch('/report.json?after=' + report.version, {cache: 'no-store'});
+    if (answer.status === 200) render(await answer.json());
+    state.textContent = 'follows the run';
+    state.className = 'soft';
+  } catch (gone) {
+    state.textContent = 'meshtrain report --watch does not answer: what is shown may be old';
+    state.className = 'alarm';
+  }
+  setTimeout(follow, 2000);
+};
+
+render(JSON.parse(document.querySelector('#report').textContent));
+if (report.version > 0) {
+  document.querySelector('#follow').hidden = false;
+  setTimeout(follow, 2000);
+}
