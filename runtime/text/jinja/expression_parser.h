@@ -53,7 +53,7 @@ class ExpressionParser : protected TokenCursor {
   ExpressionPtr parse_product();
   ExpressionPtr parse_unary(bool with_filters);
   ExpressionPtr parse_primary();
-  int64_t whole_number(std::string text, size_t at) const;
+  int64_t whole_number(const std::string& text, size_t at) const;
   ExpressionPtr parse_list(size_t at);
   ExpressionPtr parse_dict(size_t at);
   ExpressionPtr parse_postfix(ExpressionPtr value);
