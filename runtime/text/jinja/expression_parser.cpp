@@ -1,10 +1,8 @@
 #include "runtime/text/jinja/expression_parser.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <system_error>
-#include <utility>
 
 namespace meshtrain::jinja {
 namespace {
@@ -65,23 +63,13 @@ ExpressionPtr ExpressionParser::parse_expression() {
 }
 
 ExpressionPtr ExpressionParser::parse_or() {
-  ExpressionPtr left = parse_and();
-  while (is_word("or")) {
-    const size_t at = now().at;
-    advance();
-    left = join(Expression::Kind::Or, at, "", std::move(left), parse_and());
-  }
-  return left;
+  return parse_binary(
+      {"or"}, [this] { return parse_and(); }, Expression::Kind::Or);
 }
 
 ExpressionPtr ExpressionParser::parse_and() {
-  ExpressionPtr left = parse_not();
-  while (is_word("and")) {
-    const size_t at = now().at;
-    advance();
-    left = join(Expression::Kind::And, at, "", std::move(left), parse_not());
-  }
-  return left;
+  return parse_binary(
+      {"and"}, [this] { return parse_not(); }, Expression::Kind::And);
 }
 
 ExpressionPtr ExpressionParser::parse_not() {

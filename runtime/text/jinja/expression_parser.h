@@ -38,13 +38,14 @@ class ExpressionParser : protected TokenCursor {
   ExpressionPtr parse_not();
   ExpressionPtr parse_compare();
   template <class Operand>
-  ExpressionPtr parse_binary(Words signs, const Operand& operand) {
+  ExpressionPtr parse_binary(Words signs, const Operand& operand, Expression::Kind kind = Expression::Kind::Binary) {
     ExpressionPtr left = operand();
-    while (now().kind == Kind::Operator && std::ranges::find(signs, now().text) != signs.end()) {
+    const auto is_sign = [&] { return now().kind == Kind::Operator || now().kind == Kind::Name; };
+    while (is_sign() && std::ranges::find(signs, now().text) != signs.end()) {
       const size_t at = now().at;
       const std::string sign = now().text;
       advance();
-      left = join(Expression::Kind::Binary, at, sign, std::move(left), operand());
+      left = join(kind, at, sign, std::move(left), operand());
     }
     return left;
   }
