@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <stdexcept>
 #include <utility>
 
 #include "mesh/base/progress.h"

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "runtime/text/jinja/access.h"
-#include "runtime/text/jinja/arithmetic.h"
 #include "runtime/text/jinja/failure.h"
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/printing.h"

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "mesh/base/unicode/unicode.h"
 #include "mesh/base/unicode/utf8.h"
 #include "runtime/text/jinja/failure.h"
-#include "runtime/text/jinja/printing.h"
 #include "runtime/text/jinja/texts.h"
 
 namespace meshtrain::jinja {

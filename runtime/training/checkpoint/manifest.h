@@ -8,7 +8,6 @@
 
 #include "mesh/base/files/checksum.h"
 #include "mesh/base/files/file_reader.h"
-#include "mesh/box.h"
 #include "runtime/training/checkpoint/stored_pieces.h"
 #include "runtime/training/checkpoint/training_state.h"
 
