@@ -5,7 +5,6 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
-#include <string>
 
 #include "mesh/base/size_text.h"
 

@@ -4,9 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <type_traits>
-
-#include "mesh/device/host_lanes.h"
 
 #if defined(__x86_64__)
 

@@ -50,10 +50,7 @@ void Gathering::prefetch(size_t unit, int step) {
   }
 }
 
-// Memory in turns assumes the order of the list: a unit used out of order may share memory with one that is still
-// gathered.
-void Gathering::make_room(int64_t first, int64_t last) {
-  if (!memory_.in_turns() || !reshard_) return;  // kept units have memory of their own
+void Gathering::evict_others(int64_t first, int64_t last) {
   for (int64_t unit = 0; unit < static_cast<int64_t>(units_.size()); ++unit) {
     if ((unit < first || unit > last) && !units_[unit].whole_step()) let_go(static_cast<size_t>(unit));
   }
@@ -79,7 +76,9 @@ void Gathering::let_go(size_t unit) {
 }
 
 void Gathering::before_forward(size_t unit) {
-  if (!units_[unit].whole_step()) make_room(static_cast<int64_t>(unit), static_cast<int64_t>(unit) + ahead_);
+  // Memory in turns assumes the order of the list: a unit used out of order may share memory with one still gathered.
+  const auto here = static_cast<int64_t>(unit);
+  if (!units_[unit].whole_step() && in_turns()) evict_others(here, here + ahead_);
   const bool first_use = need(unit);
   if (first_use || !units_[unit].whole_step()) prefetch(unit, +1);
 }
@@ -99,10 +98,8 @@ void Gathering::before_backward(size_t unit) {
     need(unit);
     return;
   }
-  for (size_t behind = unit + 1; behind < units_.size(); ++behind) {
-    if (!units_[behind].whole_step()) let_go(behind);
-  }
-  make_room(static_cast<int64_t>(unit) - ahead_, static_cast<int64_t>(unit));
+  const auto here = static_cast<int64_t>(unit);
+  evict_others(in_turns() ? here - ahead_ : 0, here);
   need(unit);
   prefetch(unit, -1);
 }

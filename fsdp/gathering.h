@@ -35,9 +35,6 @@ class Gathering {
   bool need(size_t unit);
   void let_go(size_t unit);
 
-  /// Returns true when units have their parameters only from a gather to the end of their forward, or backward.
-  bool lets_go() const { return lets_go_; }
-
  private:
   enum class State { Away, Coming, Here };
   struct Gathered {
@@ -49,8 +46,10 @@ class Gathering {
   };
 
   void start(size_t unit);
-  /// Evicts the units whose memory those from `first` to `last` may need.
-  void make_room(int64_t first, int64_t last);
+  /// Returns true when units share memory in turns.
+  bool in_turns() const { return memory_.in_turns() && reshard_; }  // kept units have memory of their own
+  /// Evicts the units before `first` and after `last`.
+  void evict_others(int64_t first, int64_t last);
   /// Starts the gathers of the units after `unit` in the direction `step`, +1 or -1, and reads the next shard ahead.
   void prefetch(size_t unit, int step);
 

@@ -1,20 +1,12 @@
 #include "fsdp/module.h"
 
-#include <fnmatch.h>
-
-#include <algorithm>
 #include <map>
 #include <stdexcept>
 
+#include "mesh/base/files/glob.h"
+
 namespace meshtrain {
 namespace {
-
-/// Returns true when `name` matches `pattern`. A star in `pattern` stands for one part of the name, between dots.
-bool matches(std::string pattern, std::string name) {
-  std::replace(pattern.begin(), pattern.end(), '.', '/');
-  std::replace(name.begin(), name.end(), '.', '/');
-  return fnmatch(pattern.c_str(), name.c_str(), FNM_PATHNAME) == 0;
-}
 
 /// Returns the names of the submodules that `patterns` select, in the order of the patterns.
 std::vector<std::string> selected(torch::nn::Module& module, const std::vector<std::string>& patterns) {
@@ -22,7 +14,7 @@ std::vector<std::string> selected(torch::nn::Module& module, const std::vector<s
   for (const std::string& pattern : patterns) {
     const size_t before = names.size();
     for (const auto& submodule : module.named_modules("", /*include_self=*/false)) {
-      if (matches(pattern, submodule.key())) names.push_back(submodule.key());
+      if (matches(pattern, submodule.key(), '.')) names.push_back(submodule.key());
     }
     if (names.size() == before) {
       throw std::invalid_argument("unit " + pattern + ": the module has no submodule of this name");

@@ -8,12 +8,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "mesh/base/size_text.h"
 

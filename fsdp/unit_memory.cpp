@@ -1,7 +1,5 @@
 #include "fsdp/unit_memory.h"
 
-#include <string>
-
 #include "mesh/base/size_text.h"
 
 namespace meshtrain {

@@ -5,7 +5,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "mesh/group.h"
 #include "mesh/layout.h"

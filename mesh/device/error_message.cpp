@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <functional>
 #include <mutex>
 #include <new>
 #include <utility>

@@ -3,7 +3,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <limits>

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "mesh/device/operator.h"

@@ -1,5 +1,3 @@
-#include <type_traits>
-
 #include "mesh/device/cuda/kernel.cuh"
 #include "tensor_parallel/operators/embedding_gradient_kernel.h"
 

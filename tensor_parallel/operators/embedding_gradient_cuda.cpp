@@ -1,7 +1,6 @@
 #include <torch/library.h>
 
 #include <optional>
-#include <tuple>
 
 #include "mesh/device/cuda/tensors.h"
 #include "tensor_parallel/operators/embedding_gradient_kernel.h"

@@ -1,7 +1,5 @@
 #include "tensor_parallel/products/few_rows.h"
 
-#include "mesh/device/host_lanes.h"
-
 #if defined(__x86_64__)
 
 namespace meshtrain::few_rows {

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "mesh/base/error.h"
+#include "mesh/device/memory.h"
 #include "runtime/program/generate/model_source.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/checkpoint/piece.h"
@@ -85,7 +86,10 @@ TEST(GenerateOnMeshes, TheCacheHoldsTheHeadsOfARank) {
   const DeviceMesh mesh = tp_mesh(world());
   const LanguageModel model(shape, mesh, at::kFloat, [](const Parameter& parameter) { initialize(parameter, 11); });
   const int64_t whole = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * 4;
-  EXPECT_EQ(model.make_cache(10).num_bytes(), 10 * whole / world().size());
+  const HostMemory& memory = HostMemory::counted();
+  const int64_t before = memory.live();
+  const KeyValueCache cache = model.make_cache(10);
+  EXPECT_EQ(memory.live() - before, 10 * whole / world().size());
 }
 
 TEST(GenerateOnMeshes, OtherAxesAreRefused) {

@@ -289,8 +289,11 @@ TEST_F(PerParameter, BlocksInOneUnitComputeTheSameWithFewerCollectives) {
         for (size_t i = 0; i < wanted.losses.size(); ++i) {
           EXPECT_NEAR(trace.losses[i], wanted.losses[i], 1e-12 * wanted.losses[i]) << cell.describe();
         }
-        for (const TracedParameter& parameter : wanted.parameters) {
-          EXPECT_LT(relative_error(trace.at(parameter.name).movement, parameter.movement), 1e-10)
+        ASSERT_EQ(trace.parameters.size(), wanted.parameters.size());
+        for (size_t i = 0; i < wanted.parameters.size(); ++i) {
+          const TracedParameter &parameter = trace.parameters[i], &expected = wanted.parameters[i];
+          ASSERT_EQ(parameter.name, expected.name);
+          EXPECT_LT(relative_error(parameter.movement, expected.movement), 1e-10)
               << cell.describe() << " " << parameter.name;
         }
         if (mode != "full_shard" || cell.dp * cell.cp == 1) continue;

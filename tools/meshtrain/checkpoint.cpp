@@ -11,7 +11,6 @@
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
 #include "runtime/program/recipe/check_data.h"
-#include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/checkpoint/damage.h"

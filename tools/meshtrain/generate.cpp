@@ -25,7 +25,6 @@
 #include "tools/meshtrain/generate_arguments.h"
 #include "tools/meshtrain/generate_request.h"
 #include "tools/meshtrain/generated_output.h"
-#include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <string>
 
 #include "mesh/agree.h"
 #include "mesh/layout.h"

@@ -1,6 +1,5 @@
 #include "tools/meshtrain/report.h"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>

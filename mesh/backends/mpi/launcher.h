@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "mesh/base/error.h"
 
 namespace meshtrain {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <new>
-#include <vector>
 
 #include "mesh/base/files/file_reader.h"
 

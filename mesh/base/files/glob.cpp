@@ -6,8 +6,11 @@
 
 namespace meshtrain {
 
-bool matches(const std::string& pattern, const std::string& name) {
-  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+bool matches(std::string pattern, std::string name, char separator) {
+  for (std::string* text : {&pattern, &name}) {
+    if (separator != '\0') std::ranges::replace(*text, separator, '/');
+  }
+  return fnmatch(pattern.c_str(), name.c_str(), separator == '\0' ? 0 : FNM_PATHNAME) == 0;
 }
 
 std::optional<size_t> first_match(const std::vector<std::string>& patterns, const std::string& name) {

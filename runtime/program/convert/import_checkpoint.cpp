@@ -2,9 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
 #include <system_error>
-#include <vector>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/output_file.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"

@@ -4,7 +4,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/compressed_file.h"

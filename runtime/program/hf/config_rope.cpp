@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <vector>
 
 #include "runtime/training/model/families.h"
 #include "runtime/training/model/rope_scaling.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
 
 #include "mesh/agree.h"
 #include "runtime/program/hf/export.h"

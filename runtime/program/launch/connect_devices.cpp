@@ -1,7 +1,6 @@
 #include "runtime/program/launch/connect_devices.h"
 
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "mesh/agree.h"

@@ -11,7 +11,6 @@
 #include <thread>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "mesh/agree.h"
 #include "mesh/base/available_memory.h"

@@ -4,7 +4,6 @@
 #include <numeric>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "runtime/training/model/shape.h"
 

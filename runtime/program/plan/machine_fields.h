@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "mesh/backend.h"
 #include "runtime/program/plan/machine.h"
 #include "runtime/program/yaml/rule.h"

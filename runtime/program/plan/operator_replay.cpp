@@ -31,25 +31,10 @@ at::Tensor made_like(const at::Tensor& meta) {
 }
 
 std::vector<c10::IValue> made_like(const std::vector<c10::IValue>& inputs) {
-  std::vector<c10::IValue> made;
-  for (const c10::IValue& input : inputs) {
-    if (input.isTensor() && input.toTensor().defined()) {
-      made.emplace_back(made_like(input.toTensor()));
-    } else if (input.isTensorList()) {
-      std::vector<at::Tensor> tensors;
-      for (const at::Tensor& tensor : input.toTensorVector()) tensors.push_back(made_like(tensor));
-      made.emplace_back(std::move(tensors));
-    } else if (input.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> tensors;
-      for (const std::optional<at::Tensor>& tensor : input.toOptionalTensorVector()) {
-        tensors.push_back(tensor && tensor->defined() ? std::optional(made_like(*tensor)) : std::nullopt);
-      }
-      made.emplace_back(std::move(tensors));
-    } else if (input.isDevice()) {
-      made.emplace_back(c10::Device(c10::kCPU));
-    } else {
-      made.push_back(input);
-    }
+  const c10::ArrayRef<const c10::IValue> given(inputs.data(), inputs.size());
+  std::vector<c10::IValue> made = with_tensors(given, [](const at::Tensor& meta) { return made_like(meta); });
+  for (c10::IValue& input : made) {
+    if (input.isDevice()) input = c10::Device(c10::kCPU);
   }
   return made;
 }

@@ -1,7 +1,6 @@
 #include "runtime/program/plan/packing.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "runtime/training/data/mixture.h"
 

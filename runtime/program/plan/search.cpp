@@ -5,11 +5,8 @@
 #include <exception>
 #include <map>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "mesh/base/error.h"
 #include "mesh/base/progress.h"

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "mesh/backends/dry_run.h"
 #include "mesh/device/memory.h"

@@ -176,28 +176,6 @@ at::Tensor without_memory(const at::Tensor& tensor) {
   return copy;
 }
 
-std::vector<c10::IValue> without_memory(c10::ArrayRef<const c10::IValue> inputs) {
-  std::vector<c10::IValue> copies;
-  for (const c10::IValue& input : inputs) {
-    if (input.isTensor() && input.toTensor().defined()) {
-      copies.emplace_back(without_memory(input.toTensor()));
-    } else if (input.isTensorList()) {
-      std::vector<at::Tensor> tensors;
-      for (const at::Tensor& tensor : input.toTensorVector()) tensors.push_back(without_memory(tensor));
-      copies.emplace_back(std::move(tensors));
-    } else if (input.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> tensors;
-      for (const std::optional<at::Tensor>& tensor : input.toOptionalTensorVector()) {
-        tensors.push_back(tensor && tensor->defined() ? std::optional(without_memory(*tensor)) : std::nullopt);
-      }
-      copies.emplace_back(std::move(tensors));
-    } else {
-      copies.push_back(input);
-    }
-  }
-  return copies;
-}
-
 /// The properties of an operator that do not depend on its inputs.
 struct OperatorTraits {
   c10::OperatorName name{"", ""};
@@ -262,7 +240,7 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& fu
   if (record->keeps_signatures) {
     running->signature = {signature_of(traits->name, tensors, numbers), traits->name, {}};
     if (!record->signatures.contains(running->signature.text)) {
-      running->signature.inputs = without_memory(function.inputs());
+      running->signature.inputs = with_tensors(function.inputs(), without_memory);
     }
   }
   record->has_parts.push_back(false);
@@ -357,6 +335,29 @@ class RecordedBackend final : public ForwardingBackend {
 };
 
 }  // namespace
+
+std::vector<c10::IValue> with_tensors(c10::ArrayRef<const c10::IValue> inputs,
+                                      const std::function<at::Tensor(const at::Tensor&)>& change) {
+  std::vector<c10::IValue> changed;
+  for (const c10::IValue& input : inputs) {
+    if (input.isTensor() && input.toTensor().defined()) {
+      changed.emplace_back(change(input.toTensor()));
+    } else if (input.isTensorList()) {
+      std::vector<at::Tensor> tensors;
+      for (const at::Tensor& tensor : input.toTensorVector()) tensors.push_back(change(tensor));
+      changed.emplace_back(std::move(tensors));
+    } else if (input.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> tensors;
+      for (const std::optional<at::Tensor>& tensor : input.toOptionalTensorVector()) {
+        tensors.push_back(tensor && tensor->defined() ? std::optional(change(*tensor)) : std::nullopt);
+      }
+      changed.emplace_back(std::move(tensors));
+    } else {
+      changed.push_back(input);
+    }
+  }
+  return changed;
+}
 
 TimelineRecorder::TimelineRecorder(bool signatures)
     : record_(std::make_shared<Record>()),

@@ -6,10 +6,9 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -63,6 +62,10 @@ struct OperatorSignature {
   c10::OperatorName name{"", ""};
   std::vector<c10::IValue> inputs = {};  ///< tensors without memory
 };
+
+/// Returns the inputs of an operator with each tensor replaced by `change` of it.
+std::vector<c10::IValue> with_tensors(c10::ArrayRef<const c10::IValue> inputs,
+                                      const std::function<at::Tensor(const at::Tensor&)>& change);
 
 /// The operators, collectives and waits of one rank in a step, in its order.
 struct Timeline {

@@ -1,6 +1,5 @@
 #include "runtime/program/profile/step_profile.h"
 
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <algorithm>

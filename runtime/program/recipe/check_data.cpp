@@ -9,7 +9,6 @@
 #include "mesh/base/error.h"
 #include "runtime/text/prepare/sidecar_tokenizer.h"
 #include "runtime/text/tokenizer/tokenizer.h"
-#include "runtime/training/data/check_tokens.h"
 #include "runtime/training/data/file_kind.h"
 #include "runtime/training/data/files_beside.h"
 #include "runtime/training/data/token_sidecar.h"

@@ -11,7 +11,6 @@
 #include "runtime/program/recipe/run_plan.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/yaml/scalar_text.h"
-#include "runtime/program/yaml/suggest.h"
 
 namespace meshtrain {
 namespace {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "mesh/layout.h"
 #include "runtime/program/recipe/recipe.h"
 

@@ -1,17 +1,13 @@
 #include "runtime/program/run/session.h"
 
-#include <algorithm>
-
 #include "context_parallel/attention_choice.h"
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/files/shell_word.h"
-#include "mesh/device/error_message.h"
 #include "runtime/program/hf/export_model.h"
 #include "runtime/program/launch/connect.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/run/run_directory.h"
-#include "runtime/program/run/stop_request.h"
 #include "runtime/program/run/training_loop.h"
 #include "runtime/program/telemetry/error_line.h"
 #include "runtime/program/telemetry/events.h"

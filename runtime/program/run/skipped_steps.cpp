@@ -1,7 +1,6 @@
 #include "runtime/program/run/skipped_steps.h"
 
 #include <cmath>
-#include <string>
 
 #include "mesh/agree.h"
 #include "runtime/program/yaml/scalar_text.h"

@@ -4,7 +4,6 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/verify/comparison.h"
 #include "runtime/program/verify/shrink.h"

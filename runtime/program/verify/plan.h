@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "mesh/layout.h"
 #include "runtime/program/recipe/run_plan.h"
 
 namespace meshtrain {

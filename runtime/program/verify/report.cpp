@@ -6,7 +6,6 @@
 
 #include "mesh/base/size_text.h"
 #include "runtime/program/recipe/context.h"
-#include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/recipe/sharding.h"
 
 namespace meshtrain {

@@ -6,7 +6,6 @@
 #include "runtime/program/verify/comparison.h"
 #include "runtime/program/verify/plan.h"
 #include "runtime/program/verify/replicas.h"
-#include "runtime/training/trainer/trainer.h"
 
 namespace meshtrain {
 

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <stdexcept>
 #include <utility>
 
 #include "mesh/base/progress.h"
@@ -21,13 +19,6 @@ at::Tensor wide_copy(const Parameter& parameter) {
 }
 
 }  // namespace
-
-const TracedParameter& Trace::at(const std::string& name) const {
-  const auto found = std::find_if(parameters.begin(), parameters.end(),
-                                  [&](const TracedParameter& parameter) { return parameter.name == name; });
-  if (found == parameters.end()) throw std::out_of_range("there is no parameter " + name);
-  return *found;
-}
 
 ParameterTracer::ParameterTracer(const ParameterIndex& index, const std::vector<ParameterGroup>& groups)
     : index_(index), groups_(groups) {

@@ -35,9 +35,6 @@ struct Trace {
   std::vector<double> losses;
   std::vector<double> grad_norms;
   std::vector<TracedParameter> parameters;
-
-  /// Returns the parameter `name`. Throws std::out_of_range when there is none.
-  const TracedParameter& at(const std::string& name) const;
 };
 
 /// A recorder of how training changes the parameters that this rank holds. Every rank of the groups must make the same

@@ -17,7 +17,6 @@
 #include "runtime/program/launch/connect_devices.h"
 #include "runtime/program/plan/forecast.h"
 #include "runtime/program/plan/planned_mesh.h"
-#include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/verify/made_samples.h"
 #include "runtime/program/verify/replicas.h"
 #include "runtime/program/verify/report.h"

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "mesh/base/error.h"
 #include "runtime/program/yaml/suggest.h"

@@ -1,6 +1,5 @@
 #include "runtime/text/chat/chat_template.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "mesh/base/error.h"

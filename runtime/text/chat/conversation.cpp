@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <optional>
-#include <utility>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"

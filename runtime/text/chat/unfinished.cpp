@@ -1,6 +1,5 @@
 #include "runtime/text/chat/unfinished.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>

@@ -1,7 +1,6 @@
 #include "runtime/text/jinja/access.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "runtime/text/jinja/failure.h"
 #include "runtime/text/jinja/methods.h"

@@ -1,13 +1,10 @@
 #include "runtime/text/jinja/arithmetic.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
-#include "runtime/text/jinja/access.h"
 #include "runtime/text/jinja/failure.h"
-#include "runtime/text/jinja/printing.h"
 
 namespace meshtrain::jinja {
 namespace {
@@ -15,17 +12,6 @@ namespace {
 Value checked(bool overflows, int64_t number) {
   if (overflows) throw Failure("a whole number has more than 64 bits");
   return number;
-}
-
-Value whole_power(int64_t base, int64_t exponent) {
-  if (exponent < 0) return std::pow(static_cast<double>(base), static_cast<double>(exponent));
-  int64_t power = 1;
-  bool overflows = false;
-  for (; exponent > 0 && !overflows; exponent >>= 1) {
-    if ((exponent & 1) != 0) overflows = __builtin_mul_overflow(power, base, &power);
-    if (exponent > 1 && __builtin_mul_overflow(base, base, &base)) overflows = true;
-  }
-  return checked(overflows, power);
 }
 
 Value whole_arithmetic(const std::string& sign, int64_t a, int64_t b) {
@@ -42,7 +28,6 @@ Value whole_arithmetic(const std::string& sign, int64_t a, int64_t b) {
     const bool overflows = __builtin_mul_overflow(a, b, &result);
     return checked(overflows, result);
   }
-  if (sign == "**") return whole_power(a, b);
   if (b == 0) throw Failure("a division by zero");
   if (sign == "/") return static_cast<double>(a) / static_cast<double>(b);
   if (sign == "%") return remainder(a, b);
@@ -55,60 +40,10 @@ Value float_arithmetic(const std::string& sign, double a, double b) {
   if (sign == "+") return a + b;
   if (sign == "-") return a - b;
   if (sign == "*") return a * b;
-  if (sign == "**") return std::pow(a, b);
   if (b == 0) throw Failure("a division by zero");
   if (sign == "/") return a / b;
   const double rest = std::fmod(a, b), modulo = rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
   return sign == "%" ? modulo : std::floor(a / b);
-}
-
-/// Returns `format` % `values`, of which %s, %r, %d, %i, %f, %.Nf and %% are known.
-Value formatted_text(const std::string& format, const Value& values, Budget& budget) {
-  const bool is_tuple = values.is_list() && values.list().is_tuple;
-  const std::vector<Value> all = is_tuple ? values.list().values : std::vector<Value>{values};
-  std::string result;
-  size_t next = 0;
-  for (size_t at = 0; at < format.size(); ++at) {
-    if (format[at] != '%') {
-      result += format[at];
-      continue;
-    }
-    size_t precision = 6;
-    if (++at < format.size() && format[at] == '.') {
-      const size_t digits = format.find_first_not_of("0123456789", at + 1);
-      if (digits == std::string::npos || digits == at + 1 || digits > at + 3)
-        throw Failure("a % of a format is not known");
-      precision = static_cast<size_t>(std::stoi(format.substr(at + 1, digits - at - 1)));
-      at = digits;
-    }
-    const char kind = at < format.size() ? format[at] : '\0';
-    if (kind == '%') {
-      result += '%';
-      continue;
-    }
-    if (next >= all.size()) throw Failure("a format has more fields than values");
-    const Value& value = all[next++];
-    std::string shown;
-    if (kind == 's') {
-      shown = to_text(value, budget);
-    } else if (kind == 'r') {
-      shown = to_repr(value, budget);
-    } else if (kind == 'd' || kind == 'i') {
-      if (value.is_float() && !(std::fabs(value.number()) < 9.2e18)) throw Failure("the number has more than 64 bits");
-      shown = std::to_string(value.is_float() ? static_cast<int64_t>(value.number()) : value.whole());
-    } else if (kind == 'f') {
-      std::string buffer(512, '\0');
-      const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value.number(),
-                                     std::chars_format::fixed, static_cast<int>(precision));
-      shown = buffer.substr(0, static_cast<size_t>(end.ptr - buffer.data()));
-    } else {
-      throw Failure("a % of a format is not known: %s, %r, %d, %i and %f are");
-    }
-    budget.make(static_cast<int64_t>(shown.size()));
-    result += shown;
-  }
-  if (next < all.size() && is_tuple) throw Failure("a format has fewer fields than values");
-  return make_text(std::move(result), budget);
 }
 
 Value repeated(const Value& value, int64_t times, Budget& budget) {
@@ -147,7 +82,6 @@ Value arithmetic(const std::string& sign, const Value& left, const Value& right,
   }
   if (left.is_whole() && right.is_whole()) return whole_arithmetic(sign, left.whole(), right.whole());
   if (left.is_number() && right.is_number()) return float_arithmetic(sign, left.number(), right.number());
-  if (sign == "%" && left.is_text()) return formatted_text(left.text(), right, budget);
   if (sign == "+" && left.is_text() && right.is_text()) {
     budget.make(static_cast<int64_t>(left.text().size() + right.text().size()));
     return Value::text(left.text() + right.text());

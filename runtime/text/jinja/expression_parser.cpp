@@ -1,10 +1,8 @@
 #include "runtime/text/jinja/expression_parser.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <system_error>
-#include <utility>
 
 namespace meshtrain::jinja {
 namespace {
@@ -65,23 +63,13 @@ ExpressionPtr ExpressionParser::parse_expression() {
 }
 
 ExpressionPtr ExpressionParser::parse_or() {
-  ExpressionPtr left = parse_and();
-  while (is_word("or")) {
-    const size_t at = now().at;
-    advance();
-    left = join(Expression::Kind::Or, at, "", std::move(left), parse_and());
-  }
-  return left;
+  return parse_binary(
+      {"or"}, [this] { return parse_and(); }, Expression::Kind::Or);
 }
 
 ExpressionPtr ExpressionParser::parse_and() {
-  ExpressionPtr left = parse_not();
-  while (is_word("and")) {
-    const size_t at = now().at;
-    advance();
-    left = join(Expression::Kind::And, at, "", std::move(left), parse_not());
-  }
-  return left;
+  return parse_binary(
+      {"and"}, [this] { return parse_not(); }, Expression::Kind::And);
 }
 
 ExpressionPtr ExpressionParser::parse_not() {
@@ -127,8 +115,7 @@ ExpressionPtr ExpressionParser::parse_concat() {
 }
 
 ExpressionPtr ExpressionParser::parse_product() {
-  return parse_binary({"*", "/", "//", "%"},
-                      [this] { return parse_binary({"**"}, [this] { return parse_unary(true); }); });
+  return parse_binary({"*", "/", "//", "%"}, [this] { return parse_unary(true); });
 }
 
 ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
@@ -181,15 +168,10 @@ ExpressionPtr ExpressionParser::parse_primary() {
   fail("an expression is expected, and here is " + shown());
 }
 
-int64_t ExpressionParser::whole_number(std::string text, size_t at) const {
-  int base = 10;
-  if (text.size() > 1 && text[0] == '0' && std::isalpha(static_cast<unsigned char>(text[1])) != 0) {
-    base = text[1] == 'x' || text[1] == 'X' ? 16 : text[1] == 'o' || text[1] == 'O' ? 8 : 2;
-    text = text.substr(2);
-  }
+int64_t ExpressionParser::whole_number(const std::string& text, size_t at) const {
   int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  if (error != std::errc() || end != text.data() + text.size()) fail_at(at, "this is no whole number of 64 bits");
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) fail_at(at, "this is no whole number of 64 bits");
   return number;
 }
 

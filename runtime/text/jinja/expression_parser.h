@@ -38,13 +38,14 @@ class ExpressionParser : protected TokenCursor {
   ExpressionPtr parse_not();
   ExpressionPtr parse_compare();
   template <class Operand>
-  ExpressionPtr parse_binary(Words signs, const Operand& operand) {
+  ExpressionPtr parse_binary(Words signs, const Operand& operand, Expression::Kind kind = Expression::Kind::Binary) {
     ExpressionPtr left = operand();
-    while (now().kind == Kind::Operator && std::ranges::find(signs, now().text) != signs.end()) {
+    const auto is_sign = [&] { return now().kind == Kind::Operator || now().kind == Kind::Name; };
+    while (is_sign() && std::ranges::find(signs, now().text) != signs.end()) {
       const size_t at = now().at;
       const std::string sign = now().text;
       advance();
-      left = join(Expression::Kind::Binary, at, sign, std::move(left), operand());
+      left = join(kind, at, sign, std::move(left), operand());
     }
     return left;
   }
@@ -53,7 +54,7 @@ class ExpressionParser : protected TokenCursor {
   ExpressionPtr parse_product();
   ExpressionPtr parse_unary(bool with_filters);
   ExpressionPtr parse_primary();
-  int64_t whole_number(std::string text, size_t at) const;
+  int64_t whole_number(const std::string& text, size_t at) const;
   ExpressionPtr parse_list(size_t at);
   ExpressionPtr parse_dict(size_t at);
   ExpressionPtr parse_postfix(ExpressionPtr value);

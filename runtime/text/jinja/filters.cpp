@@ -10,8 +10,6 @@
 #include <optional>
 
 #include "runtime/text/jinja/access.h"
-#include "runtime/text/jinja/arithmetic.h"
-#include "runtime/text/jinja/chunks.h"
 #include "runtime/text/jinja/failure.h"
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/printing.h"
@@ -215,29 +213,6 @@ Value unique(const Value& value, const Arguments& arguments, Budget& budget) {
   return make_list(std::move(kept), budget);
 }
 
-Value extreme(const Value& value, const Arguments& arguments, Budget& budget, int wanted) {
-  arguments.check(2, {"case_sensitive", "attribute"});
-  const auto key = key_function(arguments.find(1, "attribute"), flag(arguments, 0, "case_sensitive", false), budget);
-  const std::vector<Value> all = elements(value, budget);
-  if (all.empty()) return undefined("an empty list has no elements");
-  const Value* best = &all.front();
-  for (const Value& element : all) {
-    if (compare(key(element), key(*best), budget) == wanted) best = &element;
-  }
-  return *best;
-}
-
-Value sum(const Value& value, const Arguments& arguments, Budget& budget) {
-  arguments.check(2, {"attribute", "start"});
-  const Value *const attribute = arguments.find(0, "attribute"), *const start = arguments.find(1, "start");
-  Value total = start == nullptr ? Value(int64_t{0}) : *start;
-  for (const Value& element : elements(value, budget)) {
-    const bool is_itself = attribute == nullptr || attribute->is_none();
-    total = arithmetic("+", total, is_itself ? element : get_path(element, *attribute, budget), budget);
-  }
-  return total;
-}
-
 Value reversed(const Value& value, const Arguments& arguments, Budget& budget) {
   arguments.check(0);
   std::vector<Value> values = elements(value, budget);
@@ -249,8 +224,8 @@ Value reversed(const Value& value, const Arguments& arguments, Budget& budget) {
 }
 
 Value to_int(const Value& value, const Arguments& arguments, Budget&) {
-  arguments.check(2, {"default", "base"});
-  const Value *const absent = arguments.find(0, "default"), *const base = arguments.find(1, "base");
+  arguments.check(1, {"default"});
+  const Value* const absent = arguments.find(0, "default");
   const Value other = absent == nullptr ? Value(int64_t{0}) : *absent;
   if (value.is_whole()) return value.whole();
   if (value.is_float()) {
@@ -259,8 +234,7 @@ Value to_int(const Value& value, const Arguments& arguments, Budget&) {
     return static_cast<int64_t>(value.number());
   }
   if (!value.is_text()) return other;
-  std::optional<int64_t> number = parse_whole(value.text(), base == nullptr ? 10 : base->whole());
-  if (!number) number = parse_truncated(value.text());
+  const std::optional<int64_t> number = parse_whole(value.text());
   return number ? Value(*number) : other;
 }
 
@@ -282,25 +256,6 @@ Value absolute(const Value& value, const Arguments& arguments, Budget&) {
   if (value.is_float()) return std::fabs(value.number());
   if (value.whole() == std::numeric_limits<int64_t>::min()) throw Failure("the number has more than 64 bits");
   return std::abs(value.whole());
-}
-
-Value round_number(const Value& value, const Arguments& arguments, Budget&) {
-  arguments.check(2, {"precision", "method"});
-  const Value *const precision = arguments.find(0, "precision"), *const method = arguments.find(1, "method");
-  const int64_t digits = precision == nullptr ? 0 : precision->whole();
-  if (digits < -300 || digits > 300) throw Failure("the precision is out of range");
-  const std::string how = method == nullptr ? "common" : method->text();
-  const double scale = std::pow(10.0, static_cast<double>(digits)), number = value.number();
-  if (how == "ceil") return std::ceil(number * scale) / scale;
-  if (how == "floor") return std::floor(number * scale) / scale;
-  if (how != "common") throw Failure("the method is none of common, ceil, floor");
-  if (digits < 0 || digits > 20) return std::nearbyint(number * scale) / scale;
-  std::string text(512, '\0');  // rounds the exact value, to even where it is a half: as Python does
-  const auto end =
-      std::to_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed, static_cast<int>(digits));
-  double rounded = 0;
-  std::from_chars(text.data(), end.ptr, rounded);
-  return rounded;
 }
 
 Value indent(const Value& value, const Arguments& arguments, Budget& budget) {
@@ -367,18 +322,6 @@ std::string title_words(std::string_view text) {
   return changed;
 }
 
-Value format_values(const Value& value, const Arguments& arguments, Budget& budget) {
-  return arithmetic("%", value, make_list(arguments.positional, budget, /*is_tuple=*/true), budget);
-}
-
-/// Returns an attribute: of a dictionary a method, never a key.
-Value attribute_alone(const Value& value, const Arguments& arguments, Budget& budget) {
-  arguments.check(1, {"name"});
-  const std::string name = arguments.needed(0, "name").text();
-  const bool is_key = value.is_dict() && get_attribute(make_dict({}), name, budget).is_undefined();
-  return is_key ? undefined("a dictionary has no attribute \"" + name + "\"") : get_attribute(value, name, budget);
-}
-
 const std::map<std::string, Filter>& filters() {
   using V = const Value&;
   using A = const Arguments&;
@@ -408,38 +351,20 @@ const std::map<std::string, Filter>& filters() {
       {"dictsort", dictsort},
       {"sort", sort},
       {"unique", unique},
-      {"min", [](V v, A a, B b) { return extreme(v, a, b, -1); }},
-      {"max", [](V v, A a, B b) { return extreme(v, a, b, 1); }},
-      {"sum", sum},
       {"reverse", reversed},
       {"string", [](V v, A a, B b) { return a.check(0), make_text(to_text(v, b), b); }},
       {"safe", [](V v, A a, B b) { return a.check(0), make_text(to_text(v, b), b); }},
       {"escape", escaped},
       {"e", escaped},
-      {"forceescape", escaped},
       {"int", to_int},
       {"float", to_float},
       {"abs", absolute},
-      {"round", round_number},
       {"indent", indent},
-      {"format", format_values},
-      {"attr", attribute_alone},
-      {"batch", batch},
-      {"slice", slice},
-      {"wordcount",
-       [](V v, A a, B b) {
-         a.check(0);
-         return Value(static_cast<int64_t>(split(shown_text(v, b), nullptr, -1).size()));
-       }},
   };
   return all;
 }
 
 }  // namespace
-
-bool is_filter(const std::string& name) {
-  return filters().contains(name);
-}
 
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, Budget& budget) {
   const auto found = filters().find(name);

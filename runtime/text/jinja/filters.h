@@ -10,7 +10,4 @@ namespace meshtrain::jinja {
 /// filter that does not exist here.
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, Budget& budget);
 
-/// Returns true when there is a filter of this name.
-bool is_filter(const std::string& name);
-
 }  // namespace meshtrain::jinja

@@ -82,34 +82,6 @@ Value strftime_now(const Arguments& arguments, const RenderOptions& options, Bud
   return make_text(std::string(text.data(), size), budget);
 }
 
-/// The object of cycler('a', 'b'): next() returns one after the other.
-class Cycler final : public Object {
- public:
-  explicit Cycler(const std::vector<Value>& values) : state_(std::make_shared<State>(State{values})) {
-    if (values.empty()) throw Failure("cycler() needs values");
-  }
-  const char* type() const override { return "a cycler"; }
-  std::optional<Value> attribute(const std::string& name) const override {
-    if (name == "current") return state_->values[state_->next];
-    if (name == "next") {
-      return ObjectPtr(std::make_shared<Function>([state = state_](const Arguments&) {
-        const size_t now = std::exchange(state->next, (state->next + 1) % state->values.size());
-        return state->values[now];
-      }));
-    }
-    if (name != "reset") return std::nullopt;
-    return ObjectPtr(
-        std::make_shared<Function>([state = state_](const Arguments&) { return state->next = 0, Value(None{}); }));
-  }
-
- private:
-  struct State {
-    std::vector<Value> values;
-    size_t next = 0;
-  };
-  std::shared_ptr<State> state_;  // next() may be kept longer than the cycler
-};
-
 /// The object of joiner(', '): nothing the first time that it is called, then the separator.
 class Joiner final : public Object {
  public:
@@ -139,10 +111,6 @@ std::map<std::string, Value> global_functions(Renderer& renderer) {
       {"range", function([&budget](const Arguments& arguments) { return range(arguments, budget); })},
       {"dict", function([&budget](const Arguments& arguments) { return dict(arguments, budget); })},
       {"namespace", function([&renderer](const Arguments& arguments) { return make_namespace(arguments, renderer); })},
-      {"cycler", function([&budget](const Arguments& arguments) {
-         budget.make(kElementBytes * static_cast<int64_t>(arguments.positional.size() + 1));
-         return Value(ObjectPtr(std::make_shared<Cycler>(arguments.positional)));
-       })},
       {"joiner", function([&budget](const Arguments& arguments) {
          arguments.check(1, {"sep"});
          budget.make(kElementBytes);

@@ -7,7 +7,7 @@
 
 namespace meshtrain::jinja {
 
-/// Returns the functions that every template has: range, dict, namespace, cycler, joiner, raise_exception and
+/// Returns the functions that every template has: range, dict, namespace, joiner, raise_exception and
 /// strftime_now. They must not outlive `renderer`.
 std::map<std::string, Value> global_functions(Renderer& renderer);
 

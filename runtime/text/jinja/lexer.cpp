@@ -85,7 +85,7 @@ class Lexer {
       read_comment(tag);
     } else if (kind == '{') {
       read_expression(tag, Token::Kind::PrintBegin, Token::Kind::PrintEnd);
-    } else if (!read_raw(tag)) {
+    } else {
       read_expression(tag, Token::Kind::BlockBegin, Token::Kind::BlockEnd);
     }
     passed();
@@ -106,42 +106,6 @@ class Lexer {
     const char sign = end > at_ ? source_[end - 1] : '\0';
     at_ = end + 2;
     skip_after_block(sign);
-  }
-
-  /// Reads a raw block, which is data up to its endraw; false when there is another block.
-  bool read_raw(size_t tag) {
-    const size_t before = at_;
-    const auto word = [&](std::string_view text) {
-      skip_spaces();
-      if (!is_at(text)) return false;
-      at_ += text.size();
-      skip_spaces();
-      return true;
-    };
-    if (!word("raw") || (!is_at("%}") && !is_at("-%}"))) {
-      at_ = before;
-      return false;
-    }
-    const bool strips = peek() == '-';
-    at_ += strips ? 3 : 2;
-    if (strips) skip_spaces();
-    passed();
-    const size_t begin = at_;
-    for (size_t end = source_.find("{%", at_); end != std::string::npos; end = source_.find("{%", end + 1)) {
-      at_ = end + 2;
-      const char sign = peek();
-      if (sign == '-' || sign == '+') ++at_;
-      if (!word("endraw")) continue;
-      const char last = peek();
-      if (last == '-' || last == '+') ++at_;
-      if (!is_at("%}")) continue;
-      at_ += 2;
-      add_data(begin, before_tag(std::string_view(source_).substr(begin, end - begin), sign, false));
-      skip_after_block(last);
-      return true;
-    }
-    fail_(tag, "the raw block that begins here has no endraw");
-    return false;
   }
 
   void read_expression(size_t tag, Token::Kind begin, Token::Kind end) {
@@ -176,7 +140,11 @@ class Lexer {
     const char c = peek();
     if (begins_name(c)) {
       while (is_name_part(peek())) ++at_;
-      add(Token::Kind::Name, begin, source_.substr(begin, at_ - begin));
+      std::string name = source_.substr(begin, at_ - begin);
+      if (name == "raw" && tokens_.back().kind == Token::Kind::BlockBegin) {
+        fail_(begin, "{% raw %} is not supported in chat templates");
+      }
+      add(Token::Kind::Name, begin, std::move(name));
     } else if (is_digit(c)) {
       read_number();
     } else if (c == '"' || c == '\'') {
@@ -199,29 +167,23 @@ class Lexer {
     const size_t begin = at_;
     const bool after_point = begin > 0 && source_[begin - 1] == '.';
     const auto digits = [&] {
-      while (is_digit(peek()) || (peek() == '_' && is_digit(peek(1)))) ++at_;
+      while (is_digit(peek())) ++at_;
     };
     bool is_float = false;
-    if (peek() == '0' && std::string_view("xXoObB").find(peek(1)) != std::string_view::npos && peek(1) != '\0') {
-      at_ += 2;
-      while (std::isxdigit(static_cast<unsigned char>(peek())) != 0 || peek() == '_') ++at_;
-    } else {
+    digits();
+    if (!after_point && peek() == '.' && is_digit(peek(1))) {
+      is_float = true;
+      ++at_;
       digits();
-      if (!after_point && peek() == '.' && is_digit(peek(1))) {
-        is_float = true;
-        ++at_;
-        digits();
-      }
-      const size_t sign = peek(1) == '+' || peek(1) == '-' ? 1 : 0;
-      if (!after_point && (peek() == 'e' || peek() == 'E') && is_digit(peek(1 + sign))) {
-        is_float = true;
-        at_ += 1 + sign;
-        digits();
-      }
     }
-    std::string text = source_.substr(begin, at_ - begin);
-    std::erase(text, '_');
-    add(is_float ? Token::Kind::Float : Token::Kind::Whole, begin, text);
+    const size_t sign = peek(1) == '+' || peek(1) == '-' ? 1 : 0;
+    if (!after_point && (peek() == 'e' || peek() == 'E') && is_digit(peek(1 + sign))) {
+      is_float = true;
+      at_ += 1 + sign;
+      digits();
+    }
+    if (is_name_part(peek())) fail_(begin, "a number is followed by a letter or an underscore");
+    add(is_float ? Token::Kind::Float : Token::Kind::Whole, begin, source_.substr(begin, at_ - begin));
   }
 
   void read_text() {
@@ -253,10 +215,7 @@ class Lexer {
     } else if (c == 'x' || c == 'u' || c == 'U') {
       read_code_point(c == 'x' ? 2 : c == 'u' ? 4 : 8, content);
     } else if (c >= '0' && c <= '7') {
-      uint32_t point = 0;
-      for (int i = 0; i < 3 && peek() >= '0' && peek() <= '7'; ++i)
-        point = 8 * point + static_cast<uint32_t>(source_[at_++] - '0');
-      append_utf8(point, content);
+      fail_(at_ - 1, "octal escapes are not supported in chat templates");
     } else {
       content += '\\';  // and what follows, as it stands
     }

@@ -1,13 +1,10 @@
 #include "runtime/text/jinja/methods.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 
-#include "mesh/base/unicode/unicode.h"
 #include "mesh/base/unicode/utf8.h"
 #include "runtime/text/jinja/failure.h"
-#include "runtime/text/jinja/printing.h"
 #include "runtime/text/jinja/texts.h"
 
 namespace meshtrain::jinja {
@@ -63,12 +60,6 @@ Value every_character(const Value& self, const Test& test) {
   return !text.empty();
 }
 
-bool is_in(uint32_t point, std::initializer_list<std::string_view> categories) {
-  CategoryMask mask = 0;
-  for (const std::string_view category : categories) mask |= categories_named(category);
-  return (mask >> category_of(point) & 1) != 0;
-}
-
 Value found_at(const Value& self, const Arguments& arguments, bool last, bool must_exist) {
   arguments.check(1);
   const std::string &text = self.text(), &part = arguments.needed(0, "sub").text();
@@ -78,54 +69,6 @@ Value found_at(const Value& self, const Arguments& arguments, bool last, bool mu
     return int64_t{-1};
   }
   return static_cast<int64_t>(position_of(text, byte));
-}
-
-Value partition(const Value& self, const Arguments& arguments, Budget& budget, bool from_right) {
-  arguments.check(1);
-  const std::string &text = self.text(), &separator = arguments.needed(0, "sep").text();
-  if (separator.empty()) throw Failure("a separator is empty");
-  const size_t found = from_right ? text.rfind(separator) : find_text(text, separator);
-  std::vector<Value> parts;
-  if (found == std::string::npos) {
-    const Value whole = make_text(text, budget), none = make_text("", budget);
-    parts = from_right ? std::vector<Value>{none, none, whole} : std::vector<Value>{whole, none, none};
-  } else {
-    parts = {make_text(text.substr(0, found), budget), make_text(separator, budget),
-             make_text(text.substr(found + separator.size()), budget)};
-  }
-  return make_list(std::move(parts), budget, /*is_tuple=*/true);
-}
-
-/// Returns text.format(arguments), for fields without a format: {}, {0}, {name}.
-Value formatted(const Value& self, const Arguments& arguments, Budget& budget) {
-  const std::string& text = self.text();
-  std::string result;
-  size_t next = 0;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    if ((c == '{' || c == '}') && at + 1 < text.size() && text[at + 1] == c) {
-      result += text[at++];
-      continue;
-    }
-    if (c != '{') {
-      if (c == '}') throw Failure("a single } stands in a format");
-      result += c;
-      continue;
-    }
-    const size_t end = text.find('}', at);
-    if (end == std::string::npos) throw Failure("a { of a format has no end");
-    const std::string field = text.substr(at + 1, end - at - 1);
-    at = end;
-    const bool is_index = field.find_first_not_of("0123456789") == std::string::npos && field.size() < 6;
-    const Value* const found = field.empty() ? arguments.find(next++, "")
-                               : is_index    ? arguments.find(static_cast<size_t>(std::stoi(field)), "")
-                                             : arguments.find(arguments.positional.size(), field);
-    if (found == nullptr) throw Failure("the field {" + field + "} of a format has no value, or is not supported");
-    const std::string shown = to_text(*found, budget);
-    budget.make(static_cast<int64_t>(shown.size()));
-    result += shown;
-  }
-  return make_text(std::move(result), budget);
 }
 
 Value joined(const Value& self, const Arguments& arguments, Budget& budget) {
@@ -193,23 +136,10 @@ const std::map<std::string, Method>& text_methods() {
       {"find", [](V self, A a, B) { return found_at(self, a, false, false); }},
       {"rfind", [](V self, A a, B) { return found_at(self, a, true, false); }},
       {"index", [](V self, A a, B) { return found_at(self, a, false, true); }},
-      {"rindex", [](V self, A a, B) { return found_at(self, a, true, true); }},
       {"count", [](V self, A a, B) { return a.check(1), Value(occurrences(self.text(), a.needed(0, "sub").text())); }},
-      {"partition", [](V self, A a, B b) { return partition(self, a, b, false); }},
-      {"rpartition", [](V self, A a, B b) { return partition(self, a, b, true); }},
       {"join", joined},
-      {"format", formatted},
       {"isspace", [](V self, A, B) { return every_character(self, is_python_space); }},
-      {"isdigit",
-       [](V self, A, B) { return every_character(self, [](uint32_t point) { return is_in(point, {"Nd"}); }); }},
-      {"isdecimal",
-       [](V self, A, B) { return every_character(self, [](uint32_t point) { return is_in(point, {"Nd"}); }); }},
-      {"isalpha",
-       [](V self, A, B) { return every_character(self, [](uint32_t point) { return is_in(point, {"L"}); }); }},
-      {"isalnum",
-       [](V self, A, B) { return every_character(self, [](uint32_t point) {
-                            return is_in(point, {"L", "N"});
-                          }); }},
+      {"isdigit", [](V self, A, B) { return every_character(self, is_python_digit); }},
   };
   return methods;
 }
@@ -243,7 +173,6 @@ const std::map<std::string, Method>& dict_methods() {
          for (const auto& entry : self.dict().entries()) pairs.push_back(pair_of(entry, b));
          return make_list(std::move(pairs), b);
        }},
-      {"copy", [](const Value& self, const Arguments& a, Budget&) { return a.check(0), self; }},
   };
   return methods;
 }
@@ -266,7 +195,6 @@ const std::map<std::string, Method>& list_methods() {
          return static_cast<int64_t>(
              std::ranges::count_if(values, [&](const Value& value) { return equal(value, a.needed(0, "value"), b); }));
        }},
-      {"copy", [](const Value& self, const Arguments& a, Budget&) { return a.check(0), self; }},
   };
   return methods;
 }

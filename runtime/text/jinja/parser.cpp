@@ -81,7 +81,6 @@ class Parser : ExpressionParser {
     if (word == "set") return parse_set();
     if (word == "macro") return parse_macro();
     if (word == "call") return parse_call_block();
-    if (word == "with") return parse_with();
     if (word == "filter") {
       auto block = statement(S::FilterBlock);
       block->filter = parse_filters(nullptr, /*first_is_named=*/true);
@@ -97,7 +96,7 @@ class Parser : ExpressionParser {
       if (loops_ == 0) fail_at(at, word + " stands outside of a loop");
       return statement(word == "break" ? S::Break : S::Continue);
     }
-    for (const char* other : {"include", "import", "from", "extends", "block", "do", "autoescape", "trans"}) {
+    for (const char* other : {"include", "import", "from", "extends", "block", "do", "autoescape", "trans", "with"}) {
       if (word == other) fail_at(at, "{% " + word + " %} is not supported in chat templates");
     }
     fail_at(at, "{% " + word + " %} is no statement here");
@@ -126,7 +125,7 @@ class Parser : ExpressionParser {
     expect_word("in");
     parsed->expression = parse_tuple(/*with_choice=*/false);
     if (skip_word("if")) parsed->condition = parse_expression();
-    parsed->recursive = skip_word("recursive");
+    if (is_word("recursive")) fail("recursive loops are not supported in chat templates");
     expect(Kind::BlockEnd, "%}");
     ++loops_;
     auto [body, word] = body_until({"else", "endfor"});
@@ -183,18 +182,6 @@ class Parser : ExpressionParser {
     const int loops = std::exchange(loops_, 0);
     parsed->body = block_body("endcall");
     loops_ = loops;
-    return parsed;
-  }
-
-  std::unique_ptr<Statement> parse_with() {
-    auto parsed = statement(Statement::Kind::With);
-    while (now().kind != Kind::BlockEnd) {
-      if (!parsed->assignments.empty()) expect(",");
-      Target target = parse_target(/*may_be_attribute=*/false);
-      expect("=");
-      parsed->assignments.emplace_back(std::move(target), parse_expression());
-    }
-    parsed->body = block_body("endwith");
     return parsed;
   }
 

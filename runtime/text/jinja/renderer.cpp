@@ -23,9 +23,6 @@ class Macro final : public Object {
       : renderer_(renderer), statement_(statement), scope_(std::move(scope)) {}
   const char* type() const override { return "a macro"; }
   bool is_callable() const override { return true; }
-  std::optional<Value> attribute(const std::string& name) const override {
-    return name == "name" ? std::optional(Value::text(statement_.text)) : std::nullopt;
-  }
   Value call(const Arguments& arguments) override { return renderer_.call_macro(statement_, scope_, arguments); }
 
  private:
@@ -35,35 +32,12 @@ class Macro final : public Object {
 };
 
 /// The rounds of a loop: `loop` in a template.
-struct LoopState {
-  std::vector<Value> values;
-  int64_t index = 0;  // of the round
-  int depth = 0;
-  std::optional<Value> changed_before = {};
-};
-
-/// A function of a loop: loop.cycle(), loop.changed().
-class LoopFunction final : public Object {
- public:
-  explicit LoopFunction(std::function<Value(const Arguments&)> body) : body_(std::move(body)) {}
-  const char* type() const override { return "a function of a loop"; }
-  bool is_callable() const override { return true; }
-  Value call(const Arguments& arguments) override { return body_(arguments); }
-
- private:
-  std::function<Value(const Arguments&)> body_;
-};
-
 class Loop final : public Object {
  public:
-  Loop(Renderer& renderer, const Statement& statement, std::shared_ptr<Scope> outer, std::shared_ptr<LoopState> state)
-      : renderer_(renderer), statement_(statement), outer_(std::move(outer)), state_(std::move(state)) {}
   const char* type() const override { return "a loop"; }
-  bool is_callable() const override { return statement_.recursive; }
 
   std::optional<Value> attribute(const std::string& name) const override {
-    const auto length = static_cast<int64_t>(state_->values.size());
-    const int64_t index = state_->index;
+    const auto length = static_cast<int64_t>(values.size());
     if (name == "index") return index + 1;
     if (name == "index0") return index;
     if (name == "revindex") return length - index;
@@ -71,44 +45,17 @@ class Loop final : public Object {
     if (name == "first") return index == 0;
     if (name == "last") return index + 1 == length;
     if (name == "length") return length;
-    if (name == "depth") return int64_t{state_->depth} + 1;
-    if (name == "depth0") return int64_t{state_->depth};
     if (name == "previtem") {
-      return index > 0 ? state_->values[static_cast<size_t>(index - 1)] : undefined("there is no previous item");
+      return index > 0 ? values[static_cast<size_t>(index - 1)] : undefined("there is no previous item");
     }
     if (name == "nextitem") {
-      return index + 1 < length ? state_->values[static_cast<size_t>(index + 1)] : undefined("there is no next item");
+      return index + 1 < length ? values[static_cast<size_t>(index + 1)] : undefined("there is no next item");
     }
-    if (name == "cycle") {
-      return ObjectPtr(std::make_shared<LoopFunction>([index](const Arguments& arguments) {
-        if (arguments.positional.empty()) throw Failure("cycle() needs values");
-        return arguments.positional[static_cast<size_t>(index) % arguments.positional.size()];
-      }));
-    }
-    if (name != "changed") return std::nullopt;
-    return ObjectPtr(
-        std::make_shared<LoopFunction>([state = state_, &renderer = renderer_](const Arguments& arguments) {
-          Budget& budget = renderer.budget();
-          if (!state->changed_before) renderer.remember([state] { state->changed_before.reset(); });
-          const Value now = make_list(arguments.positional, budget, /*is_tuple=*/true);
-          const bool same = state->changed_before && equal(*state->changed_before, now, budget);
-          state->changed_before = now;
-          return Value(!same);
-        }));
+    return std::nullopt;
   }
 
-  Value call(const Arguments& arguments) override {
-    if (!statement_.recursive) throw Failure("the loop is not recursive");
-    arguments.check(1);
-    if (arguments.positional.empty()) throw Failure("a recursive loop needs what to go through");
-    return renderer_.call_loop(statement_, outer_, arguments.positional[0], state_->depth + 1);
-  }
-
- private:
-  Renderer& renderer_;
-  const Statement& statement_;
-  std::shared_ptr<Scope> outer_;
-  std::shared_ptr<LoopState> state_;
+  std::vector<Value> values;
+  int64_t index = 0;  ///< of the round
 };
 
 /// Counts a level of calls.
@@ -174,7 +121,7 @@ Renderer::Flow Renderer::run(const Statement& statement, const ScopePtr& scope) 
     case Kind::If:
       return run_if(statement, scope);
     case Kind::For:
-      run_for(statement, scope, evaluate(*statement.expression, scope), 0);
+      run_for(statement, scope);
       break;
     case Kind::Set:
       assign(statement.target, evaluate(*statement.expression, scope), scope);
@@ -195,11 +142,6 @@ Renderer::Flow Renderer::run(const Statement& statement, const ScopePtr& scope) 
       const Value text = make_text(captured(statement.body, scope), budget_);
       write(to_text(apply_filters(*statement.filter, text, scope), budget_));
       break;
-    }
-    case Kind::With: {
-      const auto inner = std::make_shared<Scope>(scope);
-      for (const auto& [target, value] : statement.assignments) assign(target, evaluate(*value, scope), inner);
-      return run(statement.body, inner);
     }
     case Kind::Generation:
       run_generation(statement, scope);
@@ -222,23 +164,21 @@ Renderer::Flow Renderer::run_if(const Statement& statement, const ScopePtr& scop
   return Flow::Next;
 }
 
-Renderer::Flow Renderer::run_for(const Statement& statement, const ScopePtr& scope, const Value& values, int depth) {
-  const auto state = std::make_shared<LoopState>();
-  state->depth = depth;
-  state->values = elements(values, budget_);
+Renderer::Flow Renderer::run_for(const Statement& statement, const ScopePtr& scope) {
+  const auto loop = std::make_shared<Loop>();
+  loop->values = elements(evaluate(*statement.expression, scope), budget_);
   if (statement.condition) {
     std::vector<Value> kept;
-    for (Value& value : state->values) {
+    for (Value& value : loop->values) {
       const auto inner = std::make_shared<Scope>(scope);
       assign(statement.target, value, inner);
       if (evaluate(*statement.condition, inner).is_true()) kept.push_back(std::move(value));
     }
-    state->values = std::move(kept);
+    loop->values = std::move(kept);
   }
-  const auto loop = std::make_shared<Loop>(*this, statement, scope, state);
-  for (; state->index < static_cast<int64_t>(state->values.size()); ++state->index) {
+  for (; loop->index < static_cast<int64_t>(loop->values.size()); ++loop->index) {
     budget_.work(kNodeWork);
-    const Value& value = state->values[static_cast<size_t>(state->index)];
+    const Value& value = loop->values[static_cast<size_t>(loop->index)];
     const auto inner = std::make_shared<Scope>(scope);
     inner->set("loop", ObjectPtr(loop));
     assign(statement.target, value, inner);
@@ -250,7 +190,7 @@ Renderer::Flow Renderer::run_for(const Statement& statement, const ScopePtr& sco
     }
     if (flow == Flow::Break) break;
   }
-  if (state->values.empty()) return run(statement.otherwise, std::make_shared<Scope>(scope));
+  if (loop->values.empty()) return run(statement.otherwise, std::make_shared<Scope>(scope));
   return Flow::Next;
 }
 
@@ -332,19 +272,6 @@ Value Renderer::call_macro(const Statement& macro, const ScopePtr& outer, const 
                                                    : undefined("the parameter " + parameter.name + " was not given"));
   }
   return make_text(captured(macro.body, scope), budget_);
-}
-
-Value Renderer::call_loop(const Statement& loop, const ScopePtr& outer, const Value& values, int depth) {
-  std::string text;
-  outputs_.push_back(&text);
-  try {
-    run_for(loop, outer, values, depth);
-  } catch (...) {
-    outputs_.pop_back();
-    throw;
-  }
-  outputs_.pop_back();
-  return make_text(std::move(text), budget_);
 }
 
 Value Renderer::evaluate(const Expression& expression, const ScopePtr& scope) try {

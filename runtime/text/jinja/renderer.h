@@ -29,8 +29,6 @@ class Renderer {
   Budget& budget() { return budget_; }
   /// Renders the body of a macro with `arguments`.
   Value call_macro(const Statement& macro, const ScopePtr& outer, const Arguments& arguments);
-  /// Renders a recursive loop over other values, and returns its text.
-  Value call_loop(const Statement& loop, const ScopePtr& outer, const Value& values, int depth);
   /// Keeps an object that may be part of a cycle until the end, when its values are forgotten.
   void remember(std::function<void()> forget) { forget_.push_back(std::move(forget)); }
   const RenderOptions& options() const { return options_; }
@@ -41,7 +39,7 @@ class Renderer {
   Flow run(const Body& body, const ScopePtr& scope);
   Flow run(const Statement& statement, const ScopePtr& scope);
   Flow run_if(const Statement& statement, const ScopePtr& scope);
-  Flow run_for(const Statement& statement, const ScopePtr& scope, const Value& values, int depth);
+  Flow run_for(const Statement& statement, const ScopePtr& scope);
   void run_call(const Statement& statement, const ScopePtr& scope);
   void run_generation(const Statement& statement, const ScopePtr& scope);
   void assign(const Target& target, const Value& value, const ScopePtr& scope);

@@ -74,7 +74,6 @@ struct Statement {
     Macro,        ///< text: its name, parameters, body
     CallBlock,    ///< expression, a call whose caller is body with parameters
     FilterBlock,  ///< body through filter
-    With,         ///< assignments, body
     Generation,   ///< body
     Break,
     Continue
@@ -91,9 +90,7 @@ struct Statement {
   Target target = {};
   std::vector<Branch> branches = {};
   std::vector<MacroParameter> parameters = {};
-  std::vector<std::pair<Target, ExpressionPtr>> assignments = {};
   Body body = {}, otherwise = {};
-  bool recursive = false;
 };
 
 }  // namespace meshtrain::jinja

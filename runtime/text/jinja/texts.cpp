@@ -89,6 +89,11 @@ bool is_python_space(uint32_t point) {
   return is_space(point) || (point >= 0x1C && point <= 0x1F);
 }
 
+bool is_python_digit(uint32_t point) {
+  static const CategoryMask digits = categories_named("Nd");
+  return (digits >> category_of(point) & 1) != 0;
+}
+
 std::string_view strip_left(std::string_view text, const std::string* set) {
   const char *at = text.data(), *const end = at + text.size();
   while (at < end) {

@@ -1,25 +1,14 @@
 #include "runtime/text/jinja/value_tests.h"
 
-#include <algorithm>
 #include <map>
 
-#include "runtime/text/jinja/access.h"
 #include "runtime/text/jinja/arithmetic.h"
 #include "runtime/text/jinja/failure.h"
-#include "runtime/text/jinja/filters.h"
-#include "runtime/text/jinja/printing.h"
-#include "runtime/text/jinja/texts.h"
 
 namespace meshtrain::jinja {
 namespace {
 
 using Test = bool (*)(const Value& value, const Arguments& arguments, Budget& budget);
-
-bool is_cased(const Value& value, std::string (*change)(std::string_view), Budget& budget) {
-  const std::string text = to_text(value, budget);
-  return change(text) == text &&
-         std::ranges::any_of(text, [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
-}
 
 template <class Accepts>
 bool ordered(const Value& value, const Arguments& arguments, Budget& budget, const Accepts& accepts) {
@@ -79,12 +68,7 @@ const std::map<std::string, Test>& tests() {
       {"odd", [](V v, A, B) { return remainder(v.whole(), 2) == 1; }},
       {"divisibleby", [](V v, A a, B) { return remainder(v.whole(), a.needed(0, "num").whole()) == 0; }},
       {"in", [](V v, A a, B b) { return contains(a.needed(0, "seq"), v, b); }},
-      {"lower", [](V v, A, B b) { return is_cased(v, lower, b); }},
-      {"upper", [](V v, A, B b) { return is_cased(v, upper, b); }},
       {"sameas", is_same},
-      {"escaped", [](V, A, B) { return false; }},
-      {"filter", [](V v, A, B) { return v.is_text() && is_filter(v.text()); }},
-      {"test", [](V v, A, B) { return v.is_text() && tests().contains(v.text()); }},
       {"eq", is_equal},
       {"equalto", is_equal},
       {"==", is_equal},

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <exception>
 #include <system_error>
-#include <utility>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/content.h"

@@ -1,14 +1,11 @@
 #include "runtime/text/prepare/prepare.h"
 
-#include <algorithm>
-#include <string>
 #include <string_view>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/file_reader.h"
 #include "mesh/base/files/output_file.h"
 #include "mesh/base/progress.h"
-#include "runtime/text/prepare/input_files.h"
 #include "runtime/text/prepare/sidecar_tokenizer.h"
 #include "runtime/training/data/token_file.h"
 #include "runtime/training/data/token_sidecar.h"

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <exception>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>

@@ -11,7 +11,6 @@
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <regex>
 #include <system_error>
 #include <thread>
@@ -21,7 +20,6 @@
 #include "mesh/base/files/file_lock.h"
 #include "mesh/base/files/file_reader.h"
 #include "mesh/base/files/output_file.h"
-#include "runtime/text/prepare/input_files.h"
 #include "runtime/text/prepare/sidecar_tokenizer.h"
 #include "runtime/training/data/token_file.h"
 #include "runtime/training/data/token_sidecar.h"

@@ -7,7 +7,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "mesh/base/unicode/unicode.h"
 #include "mesh/base/unicode/utf8.h"
 #include "runtime/text/tokenizer/byte_alphabet.h"
 

@@ -1,6 +1,5 @@
 #include "runtime/text/tokenizer/json_cursor.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "mesh/base/error.h"

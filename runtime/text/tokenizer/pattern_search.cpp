@@ -1,8 +1,7 @@
-#include <limits>
-
 #include "mesh/base/error.h"
 #include "mesh/base/unicode/utf8.h"
 #include "runtime/text/tokenizer/pattern.h"
+#include "runtime/text/tokenizer/pattern_parse.h"
 #include "runtime/text/tokenizer/pattern_program.h"
 
 namespace meshtrain {

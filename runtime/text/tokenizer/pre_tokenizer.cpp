@@ -46,20 +46,27 @@ void PreTokenizer::cut(const SplitStep& step, std::string_view text, Scratch& sc
   keep(step.behavior, scratch);
 }
 
-void PreTokenizer::cut(const DigitsStep& step, std::string_view text, Scratch& scratch) {
+template <class TakeMatch>
+void PreTokenizer::cut_characters(const TakeMatch& take_match, std::string_view text, Scratch& scratch) {
   scratch.spans.clear();
   const char* const end = text.data() + text.size();
   const char* before = text.data();
   for (const char* at = before; at != end;) {
     const char* const begin = at;
-    const auto ascii = static_cast<unsigned char>(*at);
-    const bool digit = ascii < 0x80 ? (++at, ascii >= '0' && ascii <= '9') : is_numeric(next_code_point(at));
-    if (!digit) continue;
+    if (!take_match(at)) continue;
     if (before != begin) scratch.spans.push_back({between(before, begin), false});
     scratch.spans.push_back({between(begin, at), true});
     before = at;
   }
   if (before != end) scratch.spans.push_back({between(before, end), false});
+}
+
+void PreTokenizer::cut(const DigitsStep& step, std::string_view text, Scratch& scratch) {
+  const auto take_digit = [](const char*& at) {
+    const auto ascii = static_cast<unsigned char>(*at);
+    return ascii < 0x80 ? (++at, ascii >= '0' && ascii <= '9') : is_numeric(next_code_point(at));
+  };
+  cut_characters(take_digit, text, scratch);
   keep(step.individual ? SplitBehavior::Isolated : SplitBehavior::Contiguous, scratch);
 }
 
@@ -69,17 +76,7 @@ void PreTokenizer::cut(const PrefixSpaceStep&, std::string_view text, Scratch& s
 }
 
 void PreTokenizer::cut(const CharactersStep& step, std::string_view text, Scratch& scratch) {
-  scratch.spans.clear();
-  const char* const end = text.data() + text.size();
-  const char* before = text.data();
-  for (const char* at = before; at != end;) {
-    const char* const begin = at;
-    if (!step.is_match(next_code_point(at))) continue;
-    if (before != begin) scratch.spans.push_back({between(before, begin), false});
-    scratch.spans.push_back({between(begin, at), true});
-    before = at;
-  }
-  if (before != end) scratch.spans.push_back({between(before, end), false});
+  cut_characters([&](const char*& at) { return step.is_match(next_code_point(at)); }, text, scratch);
   keep(step.behavior, scratch);
 }
 

@@ -2,10 +2,8 @@
 
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "runtime/training/checkpoint/manifest.h"
 #include "runtime/training/checkpoint/piece.h"

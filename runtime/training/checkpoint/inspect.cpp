@@ -1,6 +1,5 @@
 #include "runtime/training/checkpoint/inspect.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -10,7 +9,6 @@
 #include "runtime/training/checkpoint/checkpoint_folder.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/checkpoint/damage.h"
-#include "runtime/training/checkpoint/piece.h"
 #include "runtime/training/safetensors/tensor_entry.h"
 
 namespace meshtrain {

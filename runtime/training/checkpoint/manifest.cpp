@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr uint64_t kLargestNumber = uint64_t{1} << 60;  // accepted: sums of several do not overflow
 constexpr size_t kChecksumDigits = 16;                  // of a checksum
-constexpr size_t kTail = kManifestSeal.size() + kChecksumDigits + kManifestEnd.size();
+constexpr int64_t kTail = kManifestSeal.size() + kChecksumDigits + kManifestEnd.size();
 
 /// A reader of values of a manifest. Throws std::invalid_argument, "its "step" is not a whole number", for a value of
 /// another kind.
@@ -205,34 +205,25 @@ CheckpointHead parse_head(const Fields& fields) {
   return head;
 }
 
-/// A text of which any range can be read, in blocks from its first byte to its last, any number of times.
-struct Source {
-  using Visit = std::function<void(std::string_view block)>;
-
-  std::string name;
-  size_t size;
-  std::function<void(size_t offset, size_t count, const Visit& visit)> for_each_block;
-};
-
 /// Verifies the checksum at the end. Returns how many bytes it covers.
-size_t check_seal(const Source& source) {
-  if (source.size < kTail) throw std::invalid_argument("it was cut short: it does not end with its checksum");
-  const size_t sealed = source.size - kTail;
+int64_t check_seal(const FileReader& file) {
+  const int64_t sealed = file.size() - kTail;
+  if (sealed < 0) throw std::invalid_argument("it was cut short: it does not end with its checksum");
   std::string tail;
-  source.for_each_block(sealed, kTail, [&](std::string_view block) { tail += block; });
+  file.for_each_block(sealed, kTail, [&](std::string_view block) { tail += block; });
   if (!tail.starts_with(kManifestSeal) || !tail.ends_with(kManifestEnd))
     throw std::invalid_argument("it was cut short: it does not end with its checksum");
   RunningChecksum sum;
-  source.for_each_block(0, sealed, [&](std::string_view block) { sum.add(block); });
+  file.for_each_block(0, sealed, [&](std::string_view block) { sum.add(block); });
   const std::string said = tail.substr(kManifestSeal.size(), kChecksumDigits), found = checksum_text(sum.value());
   if (said != found) throw std::invalid_argument("its checksum is " + found + ", not " + said);
   return sealed;
 }
 
 /// Calls `visit` with each line of the first `count` bytes.
-void for_each_line(const Source& source, size_t count, const std::function<void(std::string_view line)>& visit) {
+void for_each_line(const FileReader& file, int64_t count, const std::function<void(std::string_view line)>& visit) {
   std::string begun;
-  source.for_each_block(0, count, [&](std::string_view block) {
+  file.for_each_block(0, count, [&](std::string_view block) {
     for (size_t end = block.find('\n'); end != std::string_view::npos; end = block.find('\n')) {
       begun += block.substr(0, end);
       visit(begun);
@@ -247,7 +238,7 @@ void for_each_line(const Source& source, size_t count, const std::function<void(
 /// A reader of the manifest's lines: the head, then a line for each file.
 class LineReader {
  public:
-  explicit LineReader(const std::string& file_name) : file_name_(file_name) {}
+  explicit LineReader(std::string file_name) : file_name_(std::move(file_name)) {}
 
   void add(std::string_view line) {
     if (stage_ == Stage::Ended) throw std::invalid_argument("it has lines behind its files");
@@ -313,7 +304,7 @@ class LineReader {
     add_pieces(manifest_, tensors_, file);
   }
 
-  const std::string& file_name_;
+  const std::string file_name_;
   Stage stage_ = Stage::Head;
   std::string head_;
   int64_t format_ = 0;
@@ -321,41 +312,28 @@ class LineReader {
   TensorTable tensors_;  // of manifest_
 };
 
-Manifest parse(const Source& source) try {
-  const size_t sealed = check_seal(source);
-  LineReader lines(source.name);
-  for_each_line(source, sealed, [&](std::string_view line) { lines.add(line); });
+}  // namespace
+
+Manifest parse_manifest(const FileReader& file) try {
+  const int64_t sealed = check_seal(file);
+  LineReader lines(file.path().string());
+  for_each_line(file, sealed, [&](std::string_view line) { lines.add(line); });
   return lines.take();
 } catch (const NewerCheckpoint&) {
   throw;
 } catch (const InputError& error) {
   throw DamagedCheckpoint(error.what());
 } catch (const std::invalid_argument& error) {
-  throw DamagedCheckpoint(source.name + " is damaged: " + error.what());
+  throw DamagedCheckpoint(file.path().string() + " is damaged: " + error.what());
 } catch (const std::overflow_error& error) {
-  throw DamagedCheckpoint(source.name + " is damaged: " + error.what());
+  throw DamagedCheckpoint(file.path().string() + " is damaged: " + error.what());
 }
-
-}  // namespace
 
 int64_t Manifest::num_bytes() const {
   int64_t bytes = 0;
   for (const auto& [name, tensor] : tensors)
     bytes += meshtrain::num_bytes(TensorEntry{name, tensor.dtype, tensor.shape});
   return bytes;
-}
-
-Manifest parse_manifest(const FileReader& file) {
-  return parse({file.path().string(), static_cast<size_t>(file.size()),
-                [&](size_t offset, size_t count, const Source::Visit& visit) {
-                  file.for_each_block(static_cast<int64_t>(offset), static_cast<int64_t>(count), visit);
-                }});
-}
-
-Manifest parse_manifest(const std::string& text, const std::string& name) {
-  return parse({name, text.size(), [&](size_t offset, size_t count, const Source::Visit& visit) {
-                  visit(std::string_view(text).substr(offset, count));
-                }});
 }
 
 }  // namespace meshtrain

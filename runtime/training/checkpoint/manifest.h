@@ -8,7 +8,6 @@
 
 #include "mesh/base/files/checksum.h"
 #include "mesh/base/files/file_reader.h"
-#include "mesh/box.h"
 #include "runtime/training/checkpoint/stored_pieces.h"
 #include "runtime/training/checkpoint/training_state.h"
 
@@ -64,7 +63,5 @@ constexpr const char* kSchedule = "2";
 /// overlap and leave nothing out, and that files are plain names. Reads it line by line, so memory holds its content
 /// and not its text. Throws DamagedCheckpoint, and NewerCheckpoint for a format of later versions.
 Manifest parse_manifest(const FileReader& file);
-/// Parses the text of a manifest. `name`: that of the file, for messages.
-Manifest parse_manifest(const std::string& text, const std::string& name);
 
 }  // namespace meshtrain

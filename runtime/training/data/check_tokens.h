@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "mesh/base/wording.h"
 #include "runtime/training/data/options.h"

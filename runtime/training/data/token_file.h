@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "mesh/base/files/file_reader.h"
 #include "runtime/training/data/megatron_index.h"

@@ -1,6 +1,5 @@
 #include "runtime/training/data/token_sidecar.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <system_error>
@@ -8,7 +7,6 @@
 #include "mesh/base/error.h"
 #include "mesh/base/files/file_reader.h"
 #include "mesh/base/files/json_object.h"
-#include "mesh/base/files/output_file.h"
 #include "runtime/training/data/token_file.h"
 
 namespace meshtrain {

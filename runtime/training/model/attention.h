@@ -1,6 +1,5 @@
 #pragma once
 
-#include "context_parallel/attention.h"
 #include "runtime/training/model/heads_norm.h"
 #include "runtime/training/model/operators/rms_norm.h"
 #include "runtime/training/model/operators/rope.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "mesh/base/error.h"
-#include "runtime/training/model/shape.h"
 
 namespace meshtrain {
 

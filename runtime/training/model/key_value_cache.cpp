@@ -33,16 +33,6 @@ KeyValueCache::KeyValueCache(const ModelShape& shape, int64_t tp, int64_t capaci
   }
 }
 
-int64_t KeyValueCache::num_bytes() const {
-  int64_t bytes = 0;
-  for (const Layer& layer : layers_) bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
-  return bytes;
-}
-
-void KeyValueCache::clear() {
-  for (Layer& layer : layers_) layer.length = 0;
-}
-
 at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const AttentionRule& rule) {
   Layer& here = layers_[static_cast<size_t>(layer)];

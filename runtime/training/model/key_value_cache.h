@@ -23,9 +23,6 @@ class KeyValueCache {
   /// Returns the number of filled positions, the same in every layer: the index of the next position.
   int64_t length() const { return layers_.back().length; }
   int64_t capacity() const { return layers_.back().keys.size(2); }
-  int64_t num_bytes() const;
-  /// Empties the cache.
-  void clear();
 
   /// Appends the next n positions of `layer` and computes their causal attention to themselves and to all positions
   /// before, by `rule` (softcap, window). q [1, H, n, D], k and v [1, K, n, D], H a multiple of K -> [1, H, n, D], in

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <set>
-#include <vector>
 
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"

@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include "mesh/base/error.h"

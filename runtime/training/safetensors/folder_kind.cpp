@@ -1,12 +1,11 @@
 #include "runtime/training/safetensors/folder_kind.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <system_error>
 #include <vector>
 
 #include "mesh/base/files/download.h"
+#include "mesh/base/files/glob.h"
 #include "mesh/base/files/shell_word.h"
 
 namespace meshtrain {
@@ -27,8 +26,8 @@ class Names {
 
   /// Returns the last of the names that match; an empty text when none does.
   std::string last(const char* glob) const {
-    const auto matches = [&](const std::string& name) { return ::fnmatch(glob, name.c_str(), 0) == 0; };
-    const auto found = std::find_if(names_.rbegin(), names_.rend(), matches);
+    const auto found =
+        std::find_if(names_.rbegin(), names_.rend(), [&](const std::string& name) { return matches(glob, name); });
     return found == names_.rend() ? "" : *found;
   }
   bool has(const char* glob) const { return !last(glob).empty(); }

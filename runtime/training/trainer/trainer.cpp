@@ -3,10 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <limits>
-#include <memory>
 
 #include "mesh/agree.h"
-#include "mesh/base/error.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/flight_recorder.h"
 #include "runtime/training/trainer/schedule.h"

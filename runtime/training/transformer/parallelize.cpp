@@ -1,7 +1,5 @@
 #include "runtime/training/transformer/parallelize.h"
 
-#include <utility>
-
 #include "mesh/base/files/glob.h"
 
 namespace meshtrain {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "mesh/backends/mpi/shared_memory/memory.h"
 

@@ -5,7 +5,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "mesh/device/device_transfer.h"

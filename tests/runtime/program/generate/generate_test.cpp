@@ -140,7 +140,6 @@ TEST(GenerateOne, TheCacheIsAsLargeAsItsFormulaAndNothingElseGrows) {
   const int64_t position = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * 4;
   const int64_t before = memory.live();
   KeyValueCache cache = loaded.model.make_cache(100);
-  EXPECT_EQ(cache.num_bytes(), 100 * position);
   EXPECT_EQ(memory.live() - before, 100 * position);
   EXPECT_EQ(cache.capacity(), 100);
   loaded.model.next(some_ids(9), cache);
@@ -148,8 +147,6 @@ TEST(GenerateOne, TheCacheIsAsLargeAsItsFormulaAndNothingElseGrows) {
   for (int64_t i = 9; i < 100; ++i) loaded.model.next({i % 97}, cache);
   EXPECT_EQ(memory.live(), after_prompt) << "a token leaves nothing behind but what has its place in the cache";
   EXPECT_THROW(loaded.model.next({1}, cache), std::logic_error);
-  cache.clear();
-  EXPECT_EQ(cache.length(), 0);
 }
 
 TEST(GenerateOne, MemoryOfALongPromptIsThatOfAPiece) {
@@ -159,7 +156,9 @@ TEST(GenerateOne, MemoryOfALongPromptIsThatOfAPiece) {
     memory.restart_peak();
     const int64_t before = memory.live();
     generate(loaded.model, some_ids(length), 0, {1, {}, {}, 16});
-    return memory.peak() - before - loaded.model.make_cache(length).num_bytes();
+    const int64_t most = memory.peak(), after = memory.live();
+    const KeyValueCache cache = loaded.model.make_cache(length);
+    return most - before - (memory.live() - after);
   };
   const int64_t some = peak(1024);  // the attention's scores cover at most 512 keys
   EXPECT_LE(peak(4096), some + some / 20);
