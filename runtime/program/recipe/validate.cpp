@@ -12,6 +12,7 @@
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/yaml/scalar_text.h"
 #include "runtime/program/yaml/suggest.h"
+#include "runtime/training/optimizer/optimizer.h"
 
 namespace meshtrain {
 namespace {
@@ -56,7 +57,7 @@ void check_precision(const Recipe& recipe) {
   }
   if (train.stochastic_rounding) check_needs("train.stochastic_rounding", "true", "bf16", train);
   const std::string& optimizer = recipe.optimizer.name;
-  if (train.stochastic_rounding && optimizer != "adamw" && optimizer != "sgd") {
+  if (train.stochastic_rounding && !optimizer_traits(optimizer).rounds_stochastically) {
     throw InputError("train.stochastic_rounding", "true rounds what adamw and sgd change, but optimizer.name is " +
                                                       optimizer + ": use one of them, or train.precision bf16_mixed");
   }
