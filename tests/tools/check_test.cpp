@@ -193,7 +193,7 @@ TEST_F(TrainCheck, OnlyWarnsOfADiskThatUnfinishedCheckpointsMayFill) {
       "--resume",          "--set", "model.hidden_size=65536", "--set", "model.vocab_size=60000000", "--set",
       "checkpoint.every=1"};
   expect_refused_alike(large, " free: choose another --run-dir");
-  write("run/checkpoints/step-00000001.0123456789abcdef/rank-00000.safetensors", "unfinished");
+  write("run/checkpoints/step-00000001.0123456789abcdef.tmp/rank-00000.safetensors", "unfinished");
   const Ending ending = check(large);
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_TRUE(has(ending.out, "\nwarning: 4 checkpoints of ")) << ending.out;

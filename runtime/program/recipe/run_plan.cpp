@@ -72,14 +72,6 @@ bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
 }
 
-FsdpOptions fsdp_of(const FsdpRecipe& asked) {
-  FsdpOptions options;
-  options.reshard_after_forward = asked.reshard_after_forward;
-  options.accumulate_unsharded = asked.no_sync;
-  options.prefetch = asked.prefetch;
-  return options;
-}
-
 RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
   const ModelRecipe& model = recipe.model;
   const ParallelRecipe& parallel = recipe.parallel;
@@ -100,7 +92,7 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
            .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every},
            .sharding = sharding,
            .unit_layers = parallel.fsdp.unit_layers,
-           .fsdp = fsdp_of(parallel.fsdp),
+           .fsdp = parallel.fsdp.options,
            .offload = value_of(kOffloads, parallel.fsdp.offload.to),
            .offload_folder = parallel.fsdp.offload.path,
        },

@@ -177,7 +177,7 @@ void check_source(const std::string& key, const SourceOptions& source, int64_t v
                                              number(vocab_size - 1) +
                                              ": name the id that ends a document, or use a model.vocab_size above it");
   }
-  if (source.boundary_labels == "ignored" && !source.documents) {
+  if (!source.boundaries_count && !source.documents) {
     throw InputError(key + ".boundary_labels", "ignored needs " + Key{key + ".documents"} +
                                                    ", the id of the token that ends a document: name it, or leave " +
                                                    Key{key + ".boundary_labels"} + " out");
