@@ -1,6 +1,5 @@
 #include "runtime/program/run/preflight.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 
 #include "mesh/base/available_memory.h"
 #include "mesh/base/error.h"
-#include "mesh/base/files/file_lock.h"
 #include "mesh/base/files/glob.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/hf/export_folder.h"
@@ -56,14 +54,6 @@ void check_writable(const fs::path& folder, const std::string& what) {
   }
 }
 
-/// Returns true when another process holds the lock of a run directory.
-bool is_locked(const fs::path& folder) {
-  const OpenedFile file = open_locked(folder / "lock", O_RDWR | O_CLOEXEC, 0);
-  if (file.descriptor < 0) return false;
-  ::close(file.descriptor);
-  return file.outcome == LockOutcome::Taken;
-}
-
 /// Returns how many checkpoints the disk holds at once.
 int64_t num_checkpoints(const Recipe& recipe) {
   const CheckpointRecipe& checkpoint = recipe.checkpoint;
@@ -96,7 +86,7 @@ int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
 void check_run_directory(const fs::path& folder, bool resume) {
   check_writable(folder, "the run directory");
   if (!resume) RunDirectory::refuse_other_run(folder);
-  if (is_locked(folder)) RunDirectory::refuse_use(folder);
+  RunDirectory::refuse_use(folder);
 }
 
 void check_export(const Recipe& recipe, const fs::path& run) {

@@ -14,7 +14,6 @@
 #include "runtime/program/telemetry/json_lines.h"
 #include "runtime/program/watch/phase.h"
 #include "runtime/text/tokenizer/tokenizer.h"
-#include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/checkpoint/damage.h"
 #include "runtime/training/optimizer/schedule.h"
 #include "runtime/training/trainer/saving.h"
@@ -59,6 +58,12 @@ std::string advice(const std::filesystem::path& folder) {
              ? "; the folder has no other checkpoint: begin another run with --run-dir"
              : "; the folder also has checkpoints of " + others +
                    ": resume from one of them with --resume-step N, or restore the damaged one from a backup";
+}
+
+/// Throws InputError: the run that has the checkpoint in `folder` is in use, and may be removing it, or it is damaged.
+[[noreturn]] void refuse(const std::filesystem::path& folder, const DamagedCheckpoint& error) {
+  RunDirectory::refuse_use(folder.parent_path().parent_path());
+  throw InputError(error.what() + advice(folder));
 }
 
 /// Returns the changes of the recipe that are allowed. Throws InputError when other keys differ.
@@ -163,14 +168,14 @@ void check_beginning(const std::filesystem::path& run, int64_t every) {
 }
 
 std::string read_saved_recipe(const std::filesystem::path& folder) try {
-  return read_manifest(folder).head.recipe;
+  return read_run_manifest(folder).head.recipe;
 } catch (const DamagedCheckpoint& error) {
-  throw InputError(error.what() + advice(folder));
+  refuse(folder, error);
 }
 
 ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
-  Manifest manifest = read_manifest(folder);
+  Manifest manifest = read_run_manifest(folder);
   const CheckpointHead& saved = manifest.head;
   std::vector<std::string> changes = check_same_run(folder, own, saved, num_steps);
   const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
@@ -182,7 +187,7 @@ ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead
   if (!schedule.empty()) changes.push_back(schedule);
   return {{saved.state, folder, std::move(changes), moved_schedule(own, saved)}, std::move(manifest)};
 } catch (const DamagedCheckpoint& error) {
-  throw InputError(error.what() + advice(folder));
+  refuse(folder, error);
 }
 
 std::string describe_set_aside(const std::vector<int64_t>& steps) {
