@@ -1,7 +1,5 @@
 #include "runtime/program/recipe/run_plan.h"
 
-#include <map>
-
 #include "mesh/base/error.h"
 #include "runtime/program/recipe/context.h"
 #include "runtime/program/recipe/sharding.h"
@@ -12,9 +10,9 @@
 namespace meshtrain {
 namespace {
 
-const std::map<std::string, at::ScalarType> kDtypes = {{"fp64", at::kDouble},         {"fp32", at::kFloat},
-                                                       {"fp16", at::kHalf},           {"bf16", at::kBFloat16},
-                                                       {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
+const WordsOf<at::ScalarType> kDtypes = {{"fp64", at::kDouble},         {"fp32", at::kFloat},
+                                         {"fp16", at::kHalf},           {"bf16", at::kBFloat16},
+                                         {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
 const WordsOf<Recompute> kRecomputes = {
     {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};
 const WordsOf<Offload> kOffloads = {{"none", Offload::None}, {"host", Offload::Host}, {"disk", Offload::Disk}};
@@ -107,17 +105,6 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
   };
 }
 
-std::string dtype_word(at::ScalarType dtype) {
-  for (const char* word : {"fp64", "fp32", "bf16", "fp16"}) {
-    if (kDtypes.at(word) == dtype) return word;
-  }
-  return "";
-}
-
-std::string on_or_off(bool value) {
-  return value ? "on" : "off";
-}
-
 }  // namespace
 
 RunPlan resolve(const Recipe& recipe, const MeshLayout& layout) try {
@@ -148,11 +135,11 @@ std::string to_yaml(const RunPlan& plan) {
   });
   writer.map("precision", [&](Writer& map) {
     const Precision& precision = plan.precision;
-    map.field("compute", dtype_word(precision.compute));
-    map.field("residual", dtype_word(precision.residual));
-    map.field("shards", dtype_word(precision.mixed ? at::kFloat : precision.compute));
-    map.field("reduce", dtype_word(precision.reduce));
-    map.field("state", dtype_word(*plan.optimizer.state_dtype));
+    map.field("compute", word_of(kDtypes, precision.compute));
+    map.field("residual", word_of(kDtypes, precision.residual));
+    map.field("shards", word_of(kDtypes, precision.mixed ? at::kFloat : precision.compute));
+    map.field("reduce", word_of(kDtypes, precision.reduce));
+    map.field("state", word_of(kDtypes, *plan.optimizer.state_dtype));
     map.field("loss_scale", std::string(!plan.loss_scale ? "none" : plan.loss_scale->fixed ? "static" : "dynamic"));
     map.field("stochastic_rounding", plan.rounding_seed.has_value());
   });
@@ -165,7 +152,7 @@ std::string to_yaml(const RunPlan& plan) {
     if (sharding.hybrid && !sharding.shard_size) fsdp.field("shard_size", std::string("the ranks of a host"));
     fsdp.field("offload", word_of(kOffloads, plan.offload));
   });
-  writer.field("sequence_parallel", on_or_off(plan.sequence_parallel));
+  writer.field("sequence_parallel", std::string(plan.sequence_parallel ? "on" : "off"));
   writer.map("context", [&](Writer& context) {
     context.field("algorithm", std::string(name(plan.context.algorithm)));
     context.field("layout", std::string(name(plan.context.layout)));
@@ -184,7 +171,7 @@ std::string to_yaml(const RunPlan& plan) {
 }
 
 at::ScalarType dtype_of(const std::string& precision) {
-  return kDtypes.at(precision);
+  return value_of(kDtypes, precision);
 }
 
 DeviceRequest::Kind device_kind(const std::string& word) {

@@ -60,8 +60,10 @@ std::string advice(const std::filesystem::path& folder) {
                    ": resume from one of them with --resume-step N, or restore the damaged one from a backup";
 }
 
-/// Throws InputError: the run that has the checkpoint in `folder` is in use, and may be removing it, or it is damaged.
-[[noreturn]] void refuse(const std::filesystem::path& folder, const DamagedCheckpoint& error) {
+/// Reads the manifest of the checkpoint in `folder`. A run in use may be removing it, which is no damage.
+Manifest read_to_resume(const std::filesystem::path& folder) try {
+  return read_run_manifest(folder);
+} catch (const DamagedCheckpoint& error) {
   RunDirectory::refuse_use(folder.parent_path().parent_path());
   throw InputError(error.what() + advice(folder));
 }
@@ -167,15 +169,13 @@ void check_beginning(const std::filesystem::path& run, int64_t every) {
                    ": mount the disk with the checkpoints, or choose another --run-dir to begin at step 1");
 }
 
-std::string read_saved_recipe(const std::filesystem::path& folder) try {
-  return read_run_manifest(folder).head.recipe;
-} catch (const DamagedCheckpoint& error) {
-  refuse(folder, error);
+std::string read_saved_recipe(const std::filesystem::path& folder) {
+  return read_to_resume(folder).head.recipe;
 }
 
-ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
+ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
-  Manifest manifest = read_run_manifest(folder);
+  Manifest manifest = read_to_resume(folder);
   const CheckpointHead& saved = manifest.head;
   std::vector<std::string> changes = check_same_run(folder, own, saved, num_steps);
   const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
@@ -186,8 +186,6 @@ ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead
   const std::string schedule = changed_schedule(own, saved, num_steps);
   if (!schedule.empty()) changes.push_back(schedule);
   return {{saved.state, folder, std::move(changes), moved_schedule(own, saved)}, std::move(manifest)};
-} catch (const DamagedCheckpoint& error) {
-  refuse(folder, error);
 }
 
 std::string describe_set_aside(const std::vector<int64_t>& steps) {

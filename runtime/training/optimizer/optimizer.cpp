@@ -57,16 +57,13 @@ Registered registered(const char* name, OptimizerTraits traits) {
 }
 
 std::vector<Registered>& registry() {
+  const auto moments = [](const auto&, const auto&) { return 2; };
+  const auto velocity = [](const auto& options, const auto&) { return options.momentum > 0; };
+  const auto by_rule = [](const auto& options, const auto& of) { return rule_of(of, options).whole_matrix ? 1 : 2; };
   static std::vector<Registered> all = {
-      registered<AdamW>("adamw",
-                        {.state_elements = [](const auto&, const auto&) { return 2; }, .rounds_stochastically = true}),
-      registered<Sgd>("sgd", {.state_elements = [](const auto& options, const auto&) { return options.momentum > 0; },
-                              .rounds_stochastically = true}),
-      registered<Muon>("muon", {.state_elements =
-                                    [](const auto& options, const auto& parameter) {
-                                      return rule_of(parameter, options).whole_matrix ? 1 : 2;
-                                    },
-                                .by_element = false})};
+      registered<AdamW>("adamw", {.state_elements = moments, .rounds_stochastically = true}),
+      registered<Sgd>("sgd", {.state_elements = velocity, .rounds_stochastically = true}),
+      registered<Muon>("muon", {.state_elements = by_rule, .by_element = false})};
   return all;
 }
 
