@@ -52,7 +52,7 @@ std::string joined_lines(const std::vector<std::string>& lines) {
 }
 
 /// Returns advice on the damaged checkpoint in `folder`.
-std::string advice(const std::filesystem::path& folder) {
+std::string damage_advice(const std::filesystem::path& folder) {
   const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);
   return others.empty()
              ? "; the folder has no other checkpoint: begin another run with --run-dir"
@@ -65,7 +65,7 @@ Manifest read_to_resume(const std::filesystem::path& folder) try {
   return read_run_manifest(folder);
 } catch (const DamagedCheckpoint& error) {
   RunDirectory::refuse_use(folder.parent_path().parent_path());
-  throw InputError(error.what() + advice(folder));
+  throw InputError(error.what() + damage_advice(folder));
 }
 
 /// Returns the changes of the recipe that are allowed. Throws InputError when other keys differ.
@@ -202,7 +202,7 @@ Resumed resume(ResumePlan planned, Trainer& trainer, const Group& world) {
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
   Resumed resumed = std::move(planned.resumed);
   resumed.folder = broadcast_text(world, resumed.folder.string());
-  resumed.state = load_checkpoint(resumed.folder, planned.manifest, trainer, world, advice);
+  resumed.state = load_checkpoint(resumed.folder, planned.manifest, trainer, world, damage_advice);
   resumed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return resumed;
 }
