@@ -191,18 +191,6 @@ TEST_F(TrainCheck, RefusesTheRunDirectoriesThatAStartRefuses) {
   expect_refused_alike({}, " is not a folder");
 }
 
-// A start removes unfinished checkpoints, and with them perhaps what fills the disk.
-TEST_F(TrainCheck, OnlyWarnsOfADiskThatUnfinishedCheckpointsMayFill) {
-  const Words large = {
-      "--resume",          "--set", "model.hidden_size=65536", "--set", "model.vocab_size=60000000", "--set",
-      "checkpoint.every=1"};
-  expect_refused_alike(large, " free: choose another --run-dir");
-  write("run/checkpoints/step-00000001.0123456789abcdef.tmp/rank-00000.safetensors", "unfinished");
-  const Ending ending = check(large);
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out, "\nwarning: 4 checkpoints of ")) << ending.out;
-}
-
 TEST_F(TrainCheck, WarnsOfADiskAsAStartDoes) {
   const Words many = {"--set", "train.steps=1000000000", "--set", "checkpoint.every=1",
                       "--set", "train.time_limit=0.001"};
