@@ -15,6 +15,12 @@ if(problem)
 endif()
 meshtrain_add_torch(meshtrain_torch "${MESHTRAIN_LIBTORCH}")
 
+# No object names a folder of this machine: __FILE__ begins below the sources, the build or LibTorch. Debuggers still find
+# the sources.
+foreach(folder "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}" "${MESHTRAIN_LIBTORCH}")
+  target_compile_options(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${folder}/=>)
+endforeach()
+
 # One precompiled header, shared by every target.
 file(WRITE "${PROJECT_BINARY_DIR}/pch.cpp" "")
 add_library(meshtrain_pch OBJECT "${PROJECT_BINARY_DIR}/pch.cpp")

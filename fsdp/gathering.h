@@ -56,7 +56,7 @@ class Gathering {
   std::vector<Unit>& units_;
   Group group_;
   const Arena& memory_;
-  bool lets_go_;
+  bool lets_go_;  // units have their parameters only from a gather to the end of their forward, or backward
   bool reshard_;  // after the forward
   int64_t ahead_;
   size_t kept_ = 0;  // the last unit of the forward, which is the first of the backward

@@ -19,7 +19,7 @@ Recipe recipe_of(const PublishedRun& run, int64_t micro_batch, int64_t micro_bat
   if (run.cp > 1) recipe.parallel.context.algorithm = software.context;
   if (run.tp > 1) recipe.parallel.sequence_parallel = software.sequence_parallel;
   // Sums of gradients of a step's micro-batches stay on the rank until the last, as in Megatron.
-  recipe.parallel.fsdp.no_sync = run.sharding == "shard_optimizer" || run.sharding == "no_shard";
+  recipe.parallel.fsdp.options.accumulate_unsharded = run.sharding == "shard_optimizer" || run.sharding == "no_shard";
   recipe.train.sequence_length = run.sequence;
   recipe.train.micro_batch = micro_batch;
   recipe.train.global_batch = micro_batch * micro_batches * run.dp;

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/program/run/preflight.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/optimizer/box_optimizer.h"
 #include "tests/checkpoint/training.h"
@@ -37,9 +39,10 @@ class Adagrad final : public BoxOptimizer {
 };
 
 const bool kRegistered = [] {
-  register_optimizer("adagrad", [](const auto& options, const auto& groups, const auto&) {
+  const auto make = [](const auto& options, const auto& groups, const auto&) {
     return std::make_unique<Adagrad>(options, groups);
-  });
+  };
+  register_optimizer("adagrad", make, {[](const auto&, const auto&) { return 1; }});
   return true;
 }();
 
@@ -57,8 +60,9 @@ std::vector<MeshOf> own_meshes() {
   return {{n / 2, 2, 1, "full_shard"}, {n, 1, 1, "shard_grad_op"}, {n / 2, 1, 2, "hybrid_shard"}};
 }
 
-Recipe own_recipe_on(const MeshOf& mesh, bool alone, const std::filesystem::path& folder) {
-  const Variant variant{"llama", false, "mha", "none", "one", "fp64", "adagrad", "none", /*groups=*/true};
+Recipe own_recipe_on(const MeshOf& mesh, bool alone, const std::filesystem::path& folder,
+                     const std::string& optimizer = "adagrad") {
+  const Variant variant{"llama", false, "mha", "none", "one", "fp64", optimizer, "none", /*groups=*/true};
   return recipe_of(
       {variant, mesh.dp, mesh.tp, mesh.cp, mesh.cp > 1 ? "ring" : "none", "contiguous", mesh.tp > 1, 1, mesh.sharding},
       alone, folder);
@@ -90,9 +94,31 @@ TEST(OwnOptimizer, GivesOneResultOnEveryMeshAlsoAfterAResume) {
   }
 }
 
+// The disk of a start is planned from the registry: as many bytes as the tensors of a checkpoint have.
+TEST(OwnOptimizer, HasItsCheckpointsPlannedAsOursHave) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  if (world().rank() > 0) return;
+  for (const char* optimizer : {"adagrad", "adamw", "sgd", "heavy sgd", "muon"}) {
+    const std::string name = std::string(optimizer).starts_with("heavy ") ? "sgd" : optimizer;
+    Recipe recipe = own_recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path(), name);
+    if (name != optimizer) recipe.optimizer.momentum = 0.9;
+    const std::filesystem::path path = folder.path() / optimizer;
+    Training training(recipe, Group());
+    training.run(1);
+    training.save(path);
+    const int64_t bytes = read_manifest(newest(path)).num_bytes();
+    const RunPlan plan = resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
+    const std::string line = disk_notice(recipe, plan, CheckpointFolder(folder.path() / "none"), 0, 1).line;
+    EXPECT_NE(line.find(" of " + size_text(bytes) + "; "), std::string::npos) << optimizer << ": " << line;
+    EXPECT_EQ(optimizer_traits(name).by_element, name != "muon");
+  }
+}
+
 TEST(OwnOptimizer, HasItsNameInRecipes) {
   EXPECT_TRUE(kRegistered);
-  EXPECT_THROW(register_optimizer("adamw", {}), std::invalid_argument);
+  EXPECT_THROW(register_optimizer("adamw", {}, {}), std::invalid_argument);
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();

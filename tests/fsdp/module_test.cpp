@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <map>
 #include <set>
@@ -197,16 +198,15 @@ struct BackAndForth : torch::nn::Module {
 };
 
 TEST(ModuleFsdp, UsesOutOfOrderAreRightOrRefused) {
-  for (const ShardingMode mode : {ShardingMode::ShardOptimizer, ShardingMode::FullShard}) {
+  for (const Way& way : kWays) {
+    SCOPED_TRACE(way.name);
+    const FsdpOptions options = way.options(world_on(Hosts::Refused));
     for (const std::vector<int>& order : {std::vector<int>{0, 1, 2, 3}, {2, 0, 3, 1}, {3, 2, 1, 0}, {0, 1, 2, 3, 0}}) {
       at::manual_seed(5);
       BackAndForth alone;
       at::manual_seed(5);
       BackAndForth module;
       const ModuleUnits units(module, {"layers.*"});
-      FsdpOptions options;
-      options.mode = mode;
-      options.shards = options.summed_over = world_on(Hosts::Refused);
       Fsdp fsdp(units.specs(), options);
       const at::Tensor input = random_tensor({3, 8}, 7);
       fsdp.begin_step();
@@ -216,7 +216,7 @@ TEST(ModuleFsdp, UsesOutOfOrderAreRightOrRefused) {
       expected.backward();
       fsdp.begin_backward(/*last=*/true);
       const bool in_order = order == std::vector<int>{0, 1, 2, 3};
-      if (mode == ShardingMode::FullShard && world().size() > 1 && !in_order) {
+      if (!keeps_whole_gradients(options) && !in_order) {
         EXPECT_THROW(loss.backward(), std::logic_error);
         break;  // ranks have stopped in the middle of a backward
       }
@@ -331,6 +331,58 @@ TEST(ModuleFsdp, AUseWithoutAGradientAfterTheReductionIsRight) {
     const at::Tensor gradient = expected[own.name].grad() * static_cast<double>(world().size());
     EXPECT_LT((own.tensor - gradient).abs().max().item<double>(), 1e-11) << own.name;
   });
+}
+
+/// Layer `i` of a module, without the values between: its backward computes them again from the layer's input.
+struct Recomputed : torch::autograd::Function<Recomputed> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, BackAndForth* module,
+                            int64_t i) {
+    context->save_for_backward({x});
+    context->saved_data["module"] = reinterpret_cast<int64_t>(module);
+    context->saved_data["layer"] = i;
+    return module->layer(static_cast<int>(i), x);
+  }
+  static std::vector<at::Tensor> backward(torch::autograd::AutogradContext* context,
+                                          const std::vector<at::Tensor>& gradients) {
+    auto* const module = reinterpret_cast<BackAndForth*>(context->saved_data["module"].toInt());
+    const at::Tensor x = context->get_saved_variables().at(0).detach().requires_grad_();
+    {
+      const at::AutoGradMode records(true);
+      const at::Tensor y = module->layer(static_cast<int>(context->saved_data["layer"].toInt()), x);
+      torch::autograd::backward({y}, {gradients.at(0)});
+    }
+    return {x.grad(), at::Tensor(), at::Tensor()};
+  }
+};
+
+TEST(ModuleFsdp, AForwardThatTheBackwardRunsAgainIsRight) {
+  for (const Way& way : kWays) {
+    SCOPED_TRACE(way.name);
+    at::manual_seed(5);
+    BackAndForth alone;
+    at::manual_seed(5);
+    BackAndForth module;
+    const ModuleUnits units(module, {"layers.*"});
+    Fsdp fsdp(units.specs(), way.options(world_on(Hosts::Refused)));
+    fsdp.begin_step();
+    for (int64_t i = 0; i < kMicroBatches; ++i) {
+      const at::Tensor input = random_tensor({3, 8}, 7 + static_cast<uint64_t>(i));
+      const at::Tensor loss = fsdp.run([&] {
+        at::Tensor x = input.detach().requires_grad_();
+        for (int64_t layer = 0; layer < 4; ++layer) x = Recomputed::apply(x, &module, layer);
+        return x.square().sum();
+      });
+      fsdp.begin_backward(i + 1 == kMicroBatches);
+      loss.backward();
+      fsdp.end_backward();
+      alone.forward(input, {0, 1, 2, 3}).backward();
+    }
+    auto expected = alone.named_parameters();
+    fsdp.visit_gradients([&](const Parameter& own) {
+      const at::Tensor gradient = expected[own.name].grad() * static_cast<double>(world().size());
+      EXPECT_LT((own.tensor - gradient).abs().max().item<double>(), 1e-11) << own.name;
+    });
+  }
 }
 
 TEST(ModuleFsdp, RefusesWhatWouldNotBeTrained) {

@@ -304,7 +304,7 @@ void read_as(const fs::path& folder, const std::string& dtype) {
   DataOptions recipe;
   recipe.tokens = folder / "tokens.bin";
   recipe.dtype = dtype;
-  for (const char* layout : {"stream", "records"}) {
+  for (const SampleLayout layout : {SampleLayout::Stream, SampleLayout::Records}) {
     recipe.layout = layout;
     read_samples(recipe);
   }

@@ -63,6 +63,11 @@ class Library(unittest.TestCase):
     def test_the_installation_names_no_folder_of_this_machine(self):
         library = self.root / "prefix/lib/libmeshtrain.so"
         self.assertNotRegex(run("readelf", "-d", library), "RPATH|RUNPATH")
+        for folder in (SOURCE, BUILD, LIBTORCH, pathlib.Path.home()):
+            self.assertNotIn(f"{folder}/".encode(), library.read_bytes())
+        program = BUILD / "meshtrain"  # its rpath names LibTorch's folder
+        for folder in (SOURCE, BUILD) if program.exists() else ():
+            self.assertNotIn(f"{folder}/".encode(), program.read_bytes())
         for file in (self.root / "prefix/lib/cmake").rglob("*.cmake"):
             for folder in (SOURCE, BUILD, LIBTORCH, pathlib.Path.home()):
                 self.assertNotIn(str(folder), file.read_text(), file)

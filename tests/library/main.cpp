@@ -147,9 +147,10 @@ void run(const Case<Net>& model, const meshtrain::DeviceMesh& mesh, const std::f
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
-  meshtrain::register_optimizer("heavy_ball", [](const auto& options, const auto& groups, const auto& /*rounding*/) {
+  const auto make = [](const auto& options, const auto& groups, const auto& /*rounding*/) {
     return std::make_unique<HeavyBall>(options, groups);
-  });
+  };
+  meshtrain::register_optimizer("heavy_ball", make, {[](const auto&, const auto&) { return 1; }});  // one velocity
   const meshtrain::Group ranks = meshtrain::connect_ranks();
   const meshtrain::DeviceMesh mesh(meshtrain::MeshLayout({{"dp", ranks.size()}}), ranks);
   const int64_t first = std::atol(argv[2]), last = std::atol(argv[3]);

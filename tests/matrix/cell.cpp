@@ -178,8 +178,8 @@ FsdpRecipe fsdp_of(const Cell& cell) {
   if (fsdp.mode == "hybrid_shard") fsdp.shard_size = cell.dp * cell.cp / 2;
   if (other) fsdp.shard_axes = {"dp"};
   if (other && fsdp.mode == "hybrid_shard") fsdp.shard_size = cell.dp % 2 == 0 ? 2 : 1;
-  fsdp.reshard_after_forward = !other;
-  fsdp.no_sync = other;
+  fsdp.options.reshard_after_forward = !other;
+  fsdp.options.accumulate_unsharded = other;
   fsdp.unit_layers = other ? 2 : 1;
   return fsdp;
 }
@@ -316,7 +316,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   if (cell.variant.ignored == "uneven") recipe.data.loss_mask = folder / "mask.bin";
 
   if (cell.variant.documents != "one") recipe.data.documents = kSeparator;
-  if (cell.variant.documents == "ignored") recipe.data.boundary_labels = "ignored";
+  if (cell.variant.documents == "ignored") recipe.data.boundaries_count = false;
 
   recipe.train.sequence_length = kSequence;
   recipe.train.global_batch = kGlobalBatch;

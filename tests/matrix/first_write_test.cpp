@@ -53,7 +53,7 @@ Recipe recipe_of(const Case& each) {
   recipe.parallel.sequence_parallel = each.tp > 1 ? "on" : "off";
   if (each.cp > 1) recipe.parallel.context = {"ring", "zigzag"};
   recipe.parallel.fsdp.mode = each.mode;
-  recipe.parallel.fsdp.no_sync = each.no_sync;
+  recipe.parallel.fsdp.options.accumulate_unsharded = each.no_sync;
   if (each.mode == "hybrid_shard") recipe.parallel.fsdp.shard_size = dp * each.cp > 2 ? 2 : 1;
   recipe.train.sequence_length = 16;
   recipe.train.micro_batch = 2;

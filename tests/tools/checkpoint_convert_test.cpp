@@ -1,11 +1,14 @@
 // Checkpoints to Hugging Face folders and back, as users convert them.
 
 #include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
 
 #include <fstream>
 
 #include "runtime/program/hf/carried_over.h"
 #include "runtime/training/safetensors/folder.h"
+#include "runtime/training/trainer/module_part.h"
+#include "runtime/training/trainer/saving.h"
 #include "tests/support/files.h"
 #include "tests/support/tensor_offset.h"
 #include "tests/tools/train_program.h"
@@ -50,6 +53,27 @@ class ConvertProgram : public TrainProgram {
     return path(name);
   }
 };
+
+TEST_F(ConvertProgram, SaysThatACheckpointOfAnotherProgramHasNoRecipe) {
+  torch::nn::Linear layer(5, 3);
+  const DeviceMesh mesh(MeshLayout({{kDataAxis, 1}}), Group());
+  const auto forward = [&](const MicroBatch& batch) { return layer->forward(batch.inputs).square().sum(); };
+  const ModelParts parts = {
+      std::make_shared<ModulePart>(*layer, std::vector<std::string>(), forward, mesh, FsdpOptions())};
+  Trainer trainer(parts, index_of(parts), mesh, {});
+  fs::create_directory(run_dir);
+  save(trainer, {.step = 3}, run_dir / "checkpoints");
+  const std::string folder = run_dir / "checkpoints/step-00000003",
+                    problem = "the checkpoint " + folder +
+                              " has no recipe: a program saved it through libmeshtrain.so, and only that program knows "
+                              "its model; read it there, or look at it with meshtrain checkpoint inspect and verify";
+  EXPECT_EQ(refusal({"export", folder, path("out")}), problem);
+  EXPECT_EQ(only_complaint(run_meshtrain({"generate", run_dir, "--prompt", "a"})), problem);
+  EXPECT_EQ(only_complaint(run_meshtrain({"evaluate", run_dir, "--tokens", path("tokens.bin")})), problem);
+  EXPECT_EQ(only_complaint(train(1, {"--resume"})), problem);
+  EXPECT_TRUE(has(checkpoint({"inspect", folder}), "weight"));
+  checkpoint({"verify", folder});
+}
 
 // The vocabulary leaves padding on tp ranks; Qwen3 has its own norms; both ways copy the tokenizer.
 TEST_F(ConvertProgram, ExportsAnyMeshAsTheRunDoes) {

@@ -69,7 +69,7 @@ TEST(MadeSamples, HaveDocumentsOfManyLengths) {
 TEST(MadeSamples, IgnoreLabelsBehindDocumentsOnRequest) {
   DataOptions recipe;
   recipe.documents = 3;
-  recipe.boundary_labels = "ignored";
+  recipe.boundaries_count = false;
   int64_t ends = 0;
   for (int64_t g = 0; g < 4; ++g) {
     const Sample made = sample(recipe, g);

@@ -230,7 +230,7 @@ void warn(const EvaluateArguments& arguments, const Prepared& prepared, std::set
                  with_separators(length).c_str(), with_separators(positions).c_str());
   }
   const int64_t labels = evaluation.num_samples() * length,
-                used = labels + (recipe.evaluate.layout == "stream" ? 1 : evaluation.num_samples());
+                used = labels + (recipe.evaluate.layout == SampleLayout::Stream ? 1 : evaluation.num_samples());
   if (!recipe.evaluate.samples && used < evaluation.num_tokens()) {
     const int64_t left = evaluation.num_tokens() - used;
     say_once(counted(left, "token") + " of " + recipe.evaluate.tokens.string() + " behind the last sequence of " +

@@ -46,7 +46,8 @@ CudaPlugin& open(const std::filesystem::path& file) {
 
 bool is_cuda_driver_there() {
   std::error_code unreadable;
-  for (const char* trace : {"/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvgpu"}) {
+  for (const char* trace :
+       {"/dev/nvidiactl", "/proc/driver/nvidia/version", "/usr/lib/wsl/lib/libcuda.so.1", "/dev/nvgpu"}) {
     if (std::filesystem::exists(trace, unreadable)) return true;
   }
   return false;

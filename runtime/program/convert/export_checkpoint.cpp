@@ -87,7 +87,7 @@ void check_range(const std::string& name, const at::Tensor& values, at::ScalarTy
 }  // namespace
 
 ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out, const ExportOptions& options) {
-  const Manifest manifest = read_manifest(folder);
+  const Manifest manifest = read_run_manifest(folder);
   const Recipe recipe = recipe_of(folder, manifest);
   const ModelShape shape = shape_to_export(recipe);
   const at::ScalarType dtype = options.dtype.value_or(dtype_of(recipe.train.precision));

@@ -47,15 +47,15 @@ void add_kind(const EvaluationRequest& request, const SourceOptions* own, std::v
                        "tokens are");
     }
     if (indexed) options.push_back({"", "evaluate.dtype", "megatron"});
-    options.push_back({"", "evaluate.layout", is_alike ? own->layout : "stream"});
+    options.push_back({"", "evaluate.layout", name(is_alike ? own->layout : SampleLayout::Stream)});
     return;
   }
   options.push_back({"", "evaluate.dtype", sidecar->data_dtype()});
-  options.push_back({"", "evaluate.layout", sidecar->layout});
+  options.push_back({"", "evaluate.layout", name(sidecar->layout)});
   const std::string layout = value_of(request, "evaluate.layout");
-  if ((layout == "records" || layout == "stream") && layout != sidecar->layout) {
-    throw InputError("--layout " + layout + ": " + tokens.string() + " has the layout " + sidecar->layout + ", as " +
-                     sidecar_path(tokens).string() + " says: leave --layout out");
+  if ((layout == "records" || layout == "stream") && layout != name(sidecar->layout)) {
+    throw InputError("--layout " + layout + ": " + tokens.string() + " has the layout " + name(sidecar->layout) +
+                     ", as " + sidecar_path(tokens).string() + " says: leave --layout out");
   }
 }
 
@@ -83,7 +83,7 @@ void set_documents(const EvaluationRequest& request, bool is_run, Recipe& loaded
   }
   if (request.documents != "none") return;
   loaded.evaluate.documents.reset();
-  if (!gives(request, "evaluate.boundary_labels")) loaded.evaluate.boundary_labels = "counted";
+  if (!gives(request, "evaluate.boundary_labels")) loaded.evaluate.boundaries_count = true;
 }
 
 /// Returns the recipe of a run that wrote `source`, under the options.

@@ -46,7 +46,7 @@ ModelSource of_hugging_face(const fs::path& folder) {
 }
 
 ModelSource of_checkpoint(const fs::path& folder) {
-  const CheckpointHead head = read_manifest(folder).head;
+  const CheckpointHead head = read_run_manifest(folder).head;
   const Recipe recipe = parse_recipe(head.recipe);
   const std::string& precision = recipe.train.precision;
   ModelSource source;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/training/model/shape.h"
+#include "runtime/training/optimizer/optimizer.h"
 
 namespace meshtrain {
 namespace {
@@ -13,10 +14,10 @@ namespace {
 /// Layers that are simulated at least: the first and the last may differ from those between.
 constexpr int64_t kLeastLayers = 4;
 
-/// Returns true when a step treats all layers of one kind alike. Freezing depends on a layer's number, Muon on the
-/// number of matrices for the ranks, and an optimizer that is not ours may depend on anything.
+/// Returns true when a step treats all layers of one kind alike. Freezing depends on a layer's number, and Muon on the
+/// number of matrices for the ranks.
 bool repeats_alike(const RunPlan& plan) {
-  return plan.freeze.empty() && (plan.optimizer.name == "adamw" || plan.optimizer.name == "sgd");
+  return plan.freeze.empty() && optimizer_traits(plan.optimizer.name).by_element;
 }
 
 /// Returns the plan with the first `layers` layers of its model.

@@ -54,7 +54,7 @@ void check_source(const Recipe& recipe, const SourceOptions& source, const std::
                          Setting{key + ".documents", std::to_string(*sidecar.separator)});
   }
   const int64_t length = recipe.train.sequence_length;
-  if (sidecar.sequence_length && source.layout == "records" && length != *sidecar.sequence_length) {
+  if (sidecar.sequence_length && source.layout == SampleLayout::Records && length != *sidecar.sequence_length) {
     const Key own{"train.sequence_length"};
     const bool names_it = recipe.locations.contains(own.path) || !recipe.locations.contains(key + ".tokens");
     throw InputError(location_of(recipe, {own.path, key + ".tokens"}),
@@ -137,11 +137,11 @@ std::vector<Notice> sidecar_lines(const Recipe& recipe, const std::string& token
     const std::string file = sidecar_path(source.tokens).string();
     const auto location = recipe.locations.find(key + ".layout");
     if (location != recipe.locations.end() && location->second.starts_with(file + ": ")) {
-      lines.push_back({key + ".layout: " + source.layout + ", as " + file + " says"});
+      lines.push_back({key + ".layout: " + name(source.layout) + ", as " + file + " says"});
     } else if (source.layout != sidecar->layout) {
-      lines.push_back({"warning: " + key + ".layout: " + source.tokens.string() + " is read as " + source.layout +
-                           ", but " + file + " says " + sidecar->layout + ": set " + key +
-                           ".layout: " + sidecar->layout,
+      lines.push_back({"warning: " + key + ".layout: " + source.tokens.string() + " is read as " + name(source.layout) +
+                           ", but " + file + " says " + name(sidecar->layout) + ": set " + key +
+                           ".layout: " + name(sidecar->layout),
                        true});
     }
     if (!is_other_tokenizer(*sidecar, tokenizer)) return;

@@ -150,9 +150,9 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
                 {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
   archive.field("shard_size", fsdp.shard_size, {.least = 1, .most = kMaxSize});
   archive.field("shard_axes", fsdp.shard_axes, {.choices = {kDataAxis, kContextAxis}});
-  archive.field("reshard_after_forward", fsdp.reshard_after_forward);
-  archive.field("no_sync", fsdp.no_sync);
-  archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
+  archive.field("reshard_after_forward", fsdp.options.reshard_after_forward);
+  archive.field("no_sync", fsdp.options.accumulate_unsharded);
+  archive.field("prefetch", fsdp.options.prefetch, {.least = 0, .most = 64});
   archive.field("unit_layers", fsdp.unit_layers, {.least = 1, .most = kMaxSize});
   archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"auto", "fp32", "bf16", "fp16"}});
   archive.section("offload", fsdp.offload, "to");
@@ -193,12 +193,14 @@ void source_fields(Archive& archive, SourceOptions& source, const std::string& r
   archive.field("source", source.source, {.refused = refused});
   archive.field("dtype", source.dtype, {.choices = {"uint8", "uint16", "uint32", "megatron"}, .refused = refused});
   archive.when_reading([&](Reader& reader) { begin_layout(reader, source); });
-  archive.field("layout", source.layout, {.choices = {"records", "stream"}, .refused = refused});
+  word_field(archive, "layout", source.layout, {{"records", SampleLayout::Records}, {"stream", SampleLayout::Stream}},
+             {.refused = refused});
   archive.field("ignore_id", source.ignore_id, {.least = 0, .refused = refused});
   archive.field("loss_mask", source.loss_mask, {.refused = no_mask});
   archive.field("shuffle", source.shuffle, {.refused = refused});
   archive.field("documents", source.documents, {.least = 0, .minus_one = "index", .refused = refused});
-  archive.field("boundary_labels", source.boundary_labels, {.choices = {"counted", "ignored"}, .refused = refused});
+  word_field(archive, "boundary_labels", source.boundaries_count, {{"counted", true}, {"ignored", false}},
+             {.refused = refused});
 }
 
 template <class Archive>

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "mesh/base/error.h"
 #include "mesh/layout.h"
 #include "runtime/program/recipe/fields.h"
 #include "runtime/program/recipe/foreign_words.h"
@@ -13,6 +14,7 @@
 #include "runtime/program/yaml/scalar_text.h"
 #include "runtime/program/yaml/value.h"
 #include "runtime/program/yaml/writer.h"
+#include "runtime/training/checkpoint/checkpoint_reader.h"
 
 namespace meshtrain {
 namespace {
@@ -157,6 +159,14 @@ std::string to_yaml(const Recipe& recipe) {
   Writer writer;
   fields(writer, copy);
   return writer.text();
+}
+
+Manifest read_run_manifest(const std::filesystem::path& folder) {
+  Manifest manifest = read_manifest(folder);
+  if (!manifest.head.recipe.empty()) return manifest;
+  throw InputError("the checkpoint " + folder.string() +
+                   " has no recipe: a program saved it through libmeshtrain.so, and only that program knows its model; "
+                   "read it there, or look at it with meshtrain checkpoint inspect and verify");
 }
 
 Recipe parse_recipe(const std::string& yaml) {

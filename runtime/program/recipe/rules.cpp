@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/program/recipe/fields.h"
@@ -134,7 +135,7 @@ void check_name(Reader& reader, const Recipe& recipe) {
 }
 
 void begin_layout(const Reader& reader, SourceOptions& source) {
-  if (reader.has("dtype") && source.dtype == "megatron") source.layout = "stream";
+  if (reader.has("dtype") && source.dtype == "megatron") source.layout = SampleLayout::Stream;
 }
 
 void find_tokenizer(std::filesystem::path& tokenizer) {

@@ -1,7 +1,5 @@
 #include "runtime/program/recipe/run_plan.h"
 
-#include <map>
-
 #include "mesh/base/error.h"
 #include "runtime/program/recipe/context.h"
 #include "runtime/program/recipe/sharding.h"
@@ -12,9 +10,9 @@
 namespace meshtrain {
 namespace {
 
-const std::map<std::string, at::ScalarType> kDtypes = {{"fp64", at::kDouble},         {"fp32", at::kFloat},
-                                                       {"fp16", at::kHalf},           {"bf16", at::kBFloat16},
-                                                       {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
+const WordsOf<at::ScalarType> kDtypes = {{"fp64", at::kDouble},         {"fp32", at::kFloat},
+                                         {"fp16", at::kHalf},           {"bf16", at::kBFloat16},
+                                         {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
 const WordsOf<Recompute> kRecomputes = {
     {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};
 const WordsOf<Offload> kOffloads = {{"none", Offload::None}, {"host", Offload::Host}, {"disk", Offload::Disk}};
@@ -72,14 +70,6 @@ bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
 }
 
-FsdpOptions fsdp_of(const FsdpRecipe& asked) {
-  FsdpOptions options;
-  options.reshard_after_forward = asked.reshard_after_forward;
-  options.accumulate_unsharded = asked.no_sync;
-  options.prefetch = asked.prefetch;
-  return options;
-}
-
 RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
   const ModelRecipe& model = recipe.model;
   const ParallelRecipe& parallel = recipe.parallel;
@@ -100,7 +90,7 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
            .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every},
            .sharding = sharding,
            .unit_layers = parallel.fsdp.unit_layers,
-           .fsdp = fsdp_of(parallel.fsdp),
+           .fsdp = parallel.fsdp.options,
            .offload = value_of(kOffloads, parallel.fsdp.offload.to),
            .offload_folder = parallel.fsdp.offload.path,
        },
@@ -113,17 +103,6 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
        .nccl_buffers = value_of(kBuffers, parallel.nccl_user_buffers),
        .two_queues = gathers_beside_reductions(sharding.mode)},
   };
-}
-
-std::string dtype_word(at::ScalarType dtype) {
-  for (const char* word : {"fp64", "fp32", "bf16", "fp16"}) {
-    if (kDtypes.at(word) == dtype) return word;
-  }
-  return "";
-}
-
-std::string on_or_off(bool value) {
-  return value ? "on" : "off";
 }
 
 }  // namespace
@@ -156,11 +135,11 @@ std::string to_yaml(const RunPlan& plan) {
   });
   writer.map("precision", [&](Writer& map) {
     const Precision& precision = plan.precision;
-    map.field("compute", dtype_word(precision.compute));
-    map.field("residual", dtype_word(precision.residual));
-    map.field("shards", dtype_word(precision.mixed ? at::kFloat : precision.compute));
-    map.field("reduce", dtype_word(precision.reduce));
-    map.field("state", dtype_word(*plan.optimizer.state_dtype));
+    map.field("compute", word_of(kDtypes, precision.compute));
+    map.field("residual", word_of(kDtypes, precision.residual));
+    map.field("shards", word_of(kDtypes, precision.mixed ? at::kFloat : precision.compute));
+    map.field("reduce", word_of(kDtypes, precision.reduce));
+    map.field("state", word_of(kDtypes, *plan.optimizer.state_dtype));
     map.field("loss_scale", std::string(!plan.loss_scale ? "none" : plan.loss_scale->fixed ? "static" : "dynamic"));
     map.field("stochastic_rounding", plan.rounding_seed.has_value());
   });
@@ -173,7 +152,7 @@ std::string to_yaml(const RunPlan& plan) {
     if (sharding.hybrid && !sharding.shard_size) fsdp.field("shard_size", std::string("the ranks of a host"));
     fsdp.field("offload", word_of(kOffloads, plan.offload));
   });
-  writer.field("sequence_parallel", on_or_off(plan.sequence_parallel));
+  writer.field("sequence_parallel", std::string(plan.sequence_parallel ? "on" : "off"));
   writer.map("context", [&](Writer& context) {
     context.field("algorithm", std::string(name(plan.context.algorithm)));
     context.field("layout", std::string(name(plan.context.layout)));
@@ -192,7 +171,7 @@ std::string to_yaml(const RunPlan& plan) {
 }
 
 at::ScalarType dtype_of(const std::string& precision) {
-  return kDtypes.at(precision);
+  return value_of(kDtypes, precision);
 }
 
 DeviceRequest::Kind device_kind(const std::string& word) {

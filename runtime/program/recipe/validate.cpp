@@ -11,6 +11,7 @@
 #include "runtime/program/recipe/run_plan.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/yaml/scalar_text.h"
+#include "runtime/training/optimizer/optimizer.h"
 
 namespace meshtrain {
 namespace {
@@ -55,7 +56,7 @@ void check_precision(const Recipe& recipe) {
   }
   if (train.stochastic_rounding) check_needs("train.stochastic_rounding", "true", "bf16", train);
   const std::string& optimizer = recipe.optimizer.name;
-  if (train.stochastic_rounding && optimizer != "adamw" && optimizer != "sgd") {
+  if (train.stochastic_rounding && !optimizer_traits(optimizer).rounds_stochastically) {
     throw InputError("train.stochastic_rounding", "true rounds what adamw and sgd change, but optimizer.name is " +
                                                       optimizer + ": use one of them, or train.precision bf16_mixed");
   }
@@ -175,7 +176,7 @@ void check_source(const std::string& key, const SourceOptions& source, int64_t v
                                              number(vocab_size - 1) +
                                              ": name the id that ends a document, or use a model.vocab_size above it");
   }
-  if (source.boundary_labels == "ignored" && !source.documents) {
+  if (!source.boundaries_count && !source.documents) {
     throw InputError(key + ".boundary_labels", "ignored needs " + Key{key + ".documents"} +
                                                    ", the id of the token that ends a document: name it, or leave " +
                                                    Key{key + ".boundary_labels"} + " out");

@@ -1,6 +1,5 @@
 #include "runtime/program/run/preflight.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 
 #include "mesh/base/available_memory.h"
 #include "mesh/base/error.h"
-#include "mesh/base/files/file_lock.h"
 #include "mesh/base/files/glob.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/hf/export_folder.h"
@@ -18,6 +16,7 @@
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/run/run_directory.h"
 #include "runtime/training/model/transformer.h"
+#include "runtime/training/optimizer/optimizer.h"
 
 namespace meshtrain {
 namespace {
@@ -55,26 +54,6 @@ void check_writable(const fs::path& folder, const std::string& what) {
   }
 }
 
-/// Returns true when another process holds the lock of a run directory.
-bool is_locked(const fs::path& folder) {
-  const OpenedFile file = open_locked(folder / "lock", O_RDWR | O_CLOEXEC, 0);
-  if (file.descriptor < 0) return false;
-  ::close(file.descriptor);
-  return file.outcome == LockOutcome::Taken;
-}
-
-/// Returns true when state_elements() knows the optimizer's state; registered ones are taken for AdamW.
-bool is_ours(const OptimizerOptions& optimizer) {
-  return optimizer.name == "adamw" || optimizer.name == "sgd" || optimizer.name == "muon";
-}
-
-/// Returns how many elements of optimizer state an element of a parameter has.
-int64_t state_elements(const OptimizerOptions& optimizer, const Parameter& parameter) {
-  if (optimizer.name == "sgd") return optimizer.momentum > 0 ? 1 : 0;
-  const bool is_matrix = parameter.global_shape.size() == 2 && !parameter.of_tokens;
-  return optimizer.name == "muon" && is_matrix ? 1 : 2;
-}
-
 /// Returns how many checkpoints the disk holds at once.
 int64_t num_checkpoints(const Recipe& recipe) {
   const CheckpointRecipe& checkpoint = recipe.checkpoint;
@@ -92,6 +71,7 @@ int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
   const auto weight_bytes =
       static_cast<int64_t>(c10::elementSize(plan.precision.mixed ? at::kFloat : plan.precision.compute));
   const auto state_bytes = static_cast<int64_t>(c10::elementSize(*plan.optimizer.state_dtype));
+  const auto& state_elements = optimizer_traits(recipe.optimizer.name).state_elements;
   int64_t bytes = 0;
   for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
     const int64_t count = c10::multiply_integers(parameter->global_shape);
@@ -106,7 +86,7 @@ int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
 void check_run_directory(const fs::path& folder, bool resume) {
   check_writable(folder, "the run directory");
   if (!resume) RunDirectory::refuse_other_run(folder);
-  if (is_locked(folder)) RunDirectory::refuse_use(folder);
+  RunDirectory::refuse_use(folder);
 }
 
 void check_export(const Recipe& recipe, const fs::path& run) {
@@ -140,8 +120,8 @@ Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFo
   const int64_t count = std::max<int64_t>(num_checkpoints(recipe) - kept, 1);
   const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
   const bool writes = recipe.checkpoint.every > 0;
-  // A folder of checkpoints may hold unfinished ones, which a start removes. A registered optimizer may keep less.
-  const bool is_certain = !fs::exists(checkpoints.folder(), error) && is_ours(recipe.optimizer);
+  // A folder of checkpoints may hold unfinished ones, which a start removes.
+  const bool is_certain = !fs::exists(checkpoints.folder(), error);
   if (writes && is_certain && each / num_hosts > free) {
     throw InputError("checkpoint.every", "a checkpoint takes " + size_text(each) + ", and the disk of " +
                                              existing.string() + " has " + size_text(free) +

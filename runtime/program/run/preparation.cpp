@@ -38,23 +38,20 @@ PlanRequest request_of_ranks(const Recipe& recipe, const Computing& computing, c
 
 }  // namespace
 
-Preparation::Preparation(const Recipe& asked, const RunOptions& options, MeshLayout layout)
+Preparation::Preparation(const Recipe& asked, const RunOptions& options, int64_t num_ranks, const Group* world)
+    : Preparation(asked, options, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, num_ranks), world) {}
+
+Preparation::Preparation(const Recipe& asked, const RunOptions& options, const MeshLayout& layout, const Group* world)
     : recipe(on_mesh(asked, layout)),
       plan(resolve(recipe, layout)),
       folder(RunDirectory::folder_of(recipe, options.run_dir)),
-      checkpoints(RunDirectory::checkpoints_of(folder)) {}
-
-Preparation::Preparation(const Recipe& asked, const RunOptions& options, const Group& world)
-    : Preparation(asked, options, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size())) {
-  computing = connect_devices(plan.device, world);
-  mesh = std::make_unique<DeviceMesh>(plan.layout, computing.world);
-  set_rank_name(mesh->world().coordinate_text());
-  prepare(options, world);
-}
-
-Preparation::Preparation(const Recipe& asked, const RunOptions& options, int64_t num_ranks)
-    : Preparation(asked, options, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, num_ranks)) {
-  prepare(options, Group());
+      checkpoints(RunDirectory::checkpoints_of(folder)) {
+  if (world != nullptr) {
+    computing = connect_devices(plan.device, *world);
+    mesh = std::make_unique<DeviceMesh>(plan.layout, computing.world);
+    set_rank_name(mesh->world().coordinate_text());
+  }
+  prepare(options, world != nullptr ? *world : Group());
 }
 
 void Preparation::prepare(const RunOptions& options, const Group& world) {

@@ -18,12 +18,9 @@ namespace meshtrain {
 /// The part of a run before its trainer exists: all checks and warnings that need no trainer, in one order. A start
 /// constructs the trainer next; `train --check` ends here. Changes nothing on disk.
 struct Preparation {
-  /// Prepares a start on the ranks of `world` and connects their devices. Every rank must call it. Throws InputError,
-  /// the same on all ranks.
-  Preparation(const Recipe& asked, const RunOptions& options, const Group& world);
-  /// Prepares a run of `num_ranks` ranks without starting them: checks only the machine of this process, as rank 0.
-  /// Throws InputError.
-  Preparation(const Recipe& asked, const RunOptions& options, int64_t num_ranks);
+  /// Prepares a start of `num_ranks` ranks. `world`: has these ranks, which all must call this; connects their devices.
+  /// Without it checks only the machine of this process, as rank 0. Throws InputError, the same on all ranks.
+  Preparation(const Recipe& asked, const RunOptions& options, int64_t num_ranks, const Group* world = nullptr);
   Preparation(const Preparation&) = delete;
   Preparation& operator=(const Preparation&) = delete;
 
@@ -51,7 +48,7 @@ struct Preparation {
   std::optional<RunForecast> forecast;  ///< of rank 0 at a start; of the fullest rank without ranks
 
  private:
-  Preparation(const Recipe& asked, const RunOptions& options, MeshLayout layout);
+  Preparation(const Recipe& asked, const RunOptions& options, const MeshLayout& layout, const Group* world);
   /// Makes all checks. `world`: the ranks, or a group of one when none are started.
   void prepare(const RunOptions& options, const Group& world);
   void open_data(const Group& world);

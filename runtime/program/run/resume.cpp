@@ -14,7 +14,6 @@
 #include "runtime/program/telemetry/json_lines.h"
 #include "runtime/program/watch/phase.h"
 #include "runtime/text/tokenizer/tokenizer.h"
-#include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/checkpoint/damage.h"
 #include "runtime/training/optimizer/schedule.h"
 #include "runtime/training/trainer/saving.h"
@@ -59,6 +58,14 @@ std::string damage_advice(const std::filesystem::path& folder) {
              ? "; the folder has no other checkpoint: begin another run with --run-dir"
              : "; the folder also has checkpoints of " + others +
                    ": resume from one of them with --resume-step N, or restore the damaged one from a backup";
+}
+
+/// Reads the manifest of the checkpoint in `folder`. A run in use may be removing it, which is no damage.
+Manifest read_to_resume(const std::filesystem::path& folder) try {
+  return read_run_manifest(folder);
+} catch (const DamagedCheckpoint& error) {
+  RunDirectory::refuse_use(folder.parent_path().parent_path());
+  throw InputError(error.what() + damage_advice(folder));
 }
 
 /// Returns the changes of the recipe that are allowed. Throws InputError when other keys differ.
@@ -162,15 +169,13 @@ void check_beginning(const std::filesystem::path& run, int64_t every) {
                    ": mount the disk with the checkpoints, or choose another --run-dir to begin at step 1");
 }
 
-std::string read_saved_recipe(const std::filesystem::path& folder) try {
-  return read_manifest(folder).head.recipe;
-} catch (const DamagedCheckpoint& error) {
-  throw InputError(error.what() + damage_advice(folder));
+std::string read_saved_recipe(const std::filesystem::path& folder) {
+  return read_to_resume(folder).head.recipe;
 }
 
-ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
+ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
-  Manifest manifest = read_manifest(folder);
+  Manifest manifest = read_to_resume(folder);
   const CheckpointHead& saved = manifest.head;
   std::vector<std::string> changes = check_same_run(folder, own, saved, num_steps);
   const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
@@ -181,8 +186,6 @@ ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead
   const std::string schedule = changed_schedule(own, saved, num_steps);
   if (!schedule.empty()) changes.push_back(schedule);
   return {{saved.state, folder, std::move(changes), moved_schedule(own, saved)}, std::move(manifest)};
-} catch (const DamagedCheckpoint& error) {
-  throw InputError(error.what() + damage_advice(folder));
 }
 
 std::string describe_set_aside(const std::vector<int64_t>& steps) {

@@ -1,5 +1,8 @@
 #include "runtime/program/run/run_directory.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -13,6 +16,10 @@ namespace {
 bool holds_run(const std::filesystem::path& folder) {
   return std::filesystem::exists(RunDirectory::metrics_of(folder)) ||
          !CheckpointFolder(RunDirectory::checkpoints_of(folder)).steps().empty();
+}
+
+InputError in_use(const std::filesystem::path& folder) {
+  return InputError("the run directory " + folder.string() + " is in use by another run; choose another --run-dir");
 }
 
 }  // namespace
@@ -31,7 +38,10 @@ bool RunDirectory::is_own(const std::string& name) {
 }
 
 void RunDirectory::refuse_use(const std::filesystem::path& folder) {
-  throw InputError("the run directory " + folder.string() + " is in use by another run; choose another --run-dir");
+  const OpenedFile file = open_locked(folder / "lock", O_RDWR | O_CLOEXEC, 0);
+  if (file.descriptor < 0) return;
+  ::close(file.descriptor);
+  if (file.outcome == LockOutcome::Taken) throw in_use(folder);
 }
 
 RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(std::move(folder)) {
@@ -39,7 +49,7 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
   const bool unlocked = !std::filesystem::exists(folder_ / "lock");
   if (unlocked && !resume) refuse_other_run(folder_);  // creates no lock file
   lock_.emplace(folder_ / "lock");
-  if (lock_->is_taken()) refuse_use(folder_);
+  if (lock_->is_taken()) throw in_use(folder_);
   if (!resume) refuse_other_run(folder_);
 }
 

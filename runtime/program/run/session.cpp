@@ -30,7 +30,7 @@ ModelSize size_of(TransformerTrainer& trainer) {
 }  // namespace
 
 Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
-    : world_(world), options_(options), prepared_(asked, options, world) {
+    : world_(world), options_(options), prepared_(asked, options, world.size(), &world) {
   const ReplicaMap replicas =
       map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
   if (prepared_.memory.is_warning) print_warning_line(prepared_.memory.text);

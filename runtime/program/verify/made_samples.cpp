@@ -48,7 +48,7 @@ MadeSamples::MadeSamples(const SourceOptions& recipe, int64_t sequence_length, i
     : documents_(recipe.documents),
       ignore_id_(recipe.ignore_id),
       some_ignored_(recipe.ignore_id || !recipe.loss_mask.empty()),
-      boundary_ignored_(recipe.documents && recipe.boundary_labels == "ignored"),
+      boundary_ignored_(recipe.documents && !recipe.boundaries_count),
       sequence_length_(sequence_length),
       vocab_size_(vocab_size),
       seed_(seed) {

@@ -45,7 +45,7 @@ std::string describe_documents(const SourceOptions& source) {
   return fmt::format("; documents {}, labels across their ends {}",
                      *source.documents == kDocumentsOfIndex ? "are those of the index"
                                                             : fmt::format("end with token {}", *source.documents),
-                     source.boundary_labels == "ignored" ? "do not count" : "count");
+                     source.boundaries_count ? "count" : "do not count");
 }
 
 std::string describe_data(const DataOptions& recipe, const VerifyData& data) {

@@ -89,7 +89,7 @@ std::string advice_on_int64() {
 }
 
 Wording layout_warning(const SourceOptions& source, int64_t sequence_length, const std::string& key) {
-  if (source.layout != "stream" || source.dtype != "megatron" || read_sidecar(source.tokens)) return "";
+  if (source.layout != SampleLayout::Stream || source.dtype != "megatron" || read_sidecar(source.tokens)) return "";
   const TokenFile tokens(source.tokens, source.dtype);
   const int64_t record = sequence_length + 1;
   if (tokens.size() < 2 * record || tokens.size() % record != 0) return "";

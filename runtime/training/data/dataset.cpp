@@ -30,14 +30,12 @@ TokenFile open_tokens(const SourceOptions& options, const std::string& key) {
 
 int64_t count_samples(const TokenFile& tokens, const SourceOptions& options, int64_t sequence_length,
                       const std::string& key) {
-  const std::string& layout = options.layout;
   const std::string found = tokens.path().string() + ": " + std::to_string(tokens.size()) + " tokens";
   const int64_t record = sequence_length + 1;
   const Key length{"train.sequence_length"};
   const Wording needed = std::to_string(record) + " (" + length + " + 1)";
   if (tokens.size() < record) throw InputError(found + " are fewer than one sample of " + needed);
-  if (layout == "stream") return (tokens.size() - 1) / sequence_length;
-  if (layout != "records") throw InputError(Key{key + ".layout"} + " \"" + layout + "\" is not one of records, stream");
+  if (options.layout == SampleLayout::Stream) return (tokens.size() - 1) / sequence_length;
   const int64_t rest = tokens.size() % record;
   if (rest != 0) {
     const bool are_packed =
@@ -58,12 +56,12 @@ Dataset::Dataset(const SourceOptions& options, int64_t sequence_length, int64_t 
     : tokens_(open_tokens(options, key)),
       ignore_id_(options.ignore_id),
       documents_(options.documents),
-      boundaries_count_(options.boundary_labels != "ignored"),
+      boundaries_count_(options.boundaries_count),
       shuffle_(options.shuffle),
       sequence_length_(sequence_length),
       vocab_size_(vocab_size),
       seed_(seed),
-      stride_(options.layout == "stream" ? sequence_length : sequence_length + 1) {
+      stride_(options.layout == SampleLayout::Stream ? sequence_length : sequence_length + 1) {
   if (sequence_length < 1) {
     throw InputError(Key{"train.sequence_length"} + " is " + std::to_string(sequence_length) +
                      ", it must be at least 1");

@@ -11,17 +11,25 @@ namespace meshtrain {
 /// The value of SourceOptions::documents for the word `index`: documents end where the index of a Megatron file says.
 inline constexpr int64_t kDocumentsOfIndex = -1;
 
+/// The samples of S tokens in a token file: sample i has the tokens from i (S + 1) on, or from i S on.
+enum class SampleLayout { Records, Stream };
+
+/// Returns the layout's name in sidecars and recipes.
+constexpr const char* name(SampleLayout layout) {
+  return layout == SampleLayout::Stream ? "stream" : "records";
+}
+
 /// A token file and how it is read.
 struct SourceOptions {
   std::filesystem::path tokens;
-  std::string source;              ///< the command that makes `tokens`, shown when the file is missing; may be empty
-  std::string dtype = "uint16";    ///< uint8 uint16 uint32, or megatron: the dtype in the index beside it
-  std::string layout = "records";  ///< records stream
+  std::string source;            ///< the command that makes `tokens`, shown when the file is missing; may be empty
+  std::string dtype = "uint16";  ///< uint8 uint16 uint32, or megatron: the dtype in the index beside it
+  SampleLayout layout = SampleLayout::Records;
   std::optional<int64_t> ignore_id;
   std::filesystem::path loss_mask;  ///< empty: none
   bool shuffle = false;
-  std::optional<int64_t> documents;         ///< the token that ends a document; attention does not cross documents
-  std::string boundary_labels = "counted";  ///< counted ignored: the first token of a document as the label of the last
+  std::optional<int64_t> documents;  ///< the token that ends a document; attention does not cross documents
+  bool boundaries_count = true;      ///< the first token of a document counts as the label of the last
 };
 
 /// One of several files that samples are taken from.

@@ -110,7 +110,7 @@ TokenSidecar PackedWriter::sidecar_of(TokenSidecar origin) const {
   const auto record = static_cast<int64_t>(record_);
   origin.dtype = dtype_;
   origin.tokens = num_records_ * record;
-  origin.layout = "records";
+  origin.layout = SampleLayout::Records;
   origin.index = index_path_.filename();
   origin.loss_mask = mask_.path().filename();
   origin.sequence_length = record - 1;

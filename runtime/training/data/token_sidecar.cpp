@@ -87,7 +87,7 @@ std::string text_of(const TokenSidecar& sidecar) {
       {"version", kVersion},
       {"dtype", sidecar.dtype},
       {"tokens", sidecar.tokens},
-      {"layout", sidecar.layout},
+      {"layout", name(sidecar.layout)},
       {"separator", sidecar.separator ? nlohmann::ordered_json(*sidecar.separator) : nlohmann::ordered_json(nullptr)},
       {"vocabulary_size", sidecar.vocabulary_size},
       {"tokenizer", sidecar.tokenizer},
@@ -133,24 +133,26 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
   if (const int64_t version = reader.number("version"); version != kVersion) {
     reader.fail("version", "is " + std::to_string(version) + ", and 1 is the one that is known here");
   }
-  const TokenSidecar sidecar{.dtype = reader.text("dtype"),
-                             .tokens = reader.number("tokens"),
-                             .text_bytes = reader.number_or_missing("text_bytes"),
-                             .layout = reader.text("layout"),
-                             .separator = reader.number_or_null("separator"),
-                             .vocabulary_size = reader.number("vocabulary_size"),
-                             .tokenizer = reader.text("tokenizer"),
-                             .tokenizer_checksum = reader.text("tokenizer_checksum"),
-                             .command = reader.text("command"),
-                             .index = reader.text_or_empty("index"),
-                             .loss_mask = reader.text_or_empty("loss_mask"),
-                             .sequence_length = reader.number_or_missing("sequence_length"),
-                             .samples = reader.number_or_missing("samples")};
+  const std::string layout = reader.text("layout");
+  const TokenSidecar sidecar{
+      .dtype = reader.text("dtype"),
+      .tokens = reader.number("tokens"),
+      .text_bytes = reader.number_or_missing("text_bytes"),
+      .layout = layout == name(SampleLayout::Stream) ? SampleLayout::Stream : SampleLayout::Records,
+      .separator = reader.number_or_null("separator"),
+      .vocabulary_size = reader.number("vocabulary_size"),
+      .tokenizer = reader.text("tokenizer"),
+      .tokenizer_checksum = reader.text("tokenizer_checksum"),
+      .command = reader.text("command"),
+      .index = reader.text_or_empty("index"),
+      .loss_mask = reader.text_or_empty("loss_mask"),
+      .sequence_length = reader.number_or_missing("sequence_length"),
+      .samples = reader.number_or_missing("samples")};
   const bool is_known = sidecar.dtype == "uint8" || sidecar.dtype == "uint16" || sidecar.dtype == "uint32";
   if (!is_known && (sidecar.index.empty() || sidecar.dtype != "int32")) {
     reader.fail("dtype", "is none of uint8, uint16, uint32");
   }
-  if (sidecar.layout != "records" && sidecar.layout != "stream") {
+  if (layout != name(sidecar.layout)) {
     reader.fail("layout", "is neither records nor stream");
   }
   return sidecar;

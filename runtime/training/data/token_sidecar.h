@@ -6,6 +6,7 @@
 #include <string>
 
 #include "mesh/base/files/output_file.h"
+#include "runtime/training/data/options.h"
 
 namespace meshtrain {
 
@@ -15,12 +16,12 @@ struct TokenSidecar {
   std::string dtype;                       ///< of a token: "uint16"; with an index also "int32"
   int64_t tokens = 0;                      ///< number of tokens in the file
   std::optional<int64_t> text_bytes = {};  ///< bytes of the documents' text, decompressed; none: older sidecars
-  std::string layout = "stream";           ///< the value for data.layout
-  std::optional<int64_t> separator;        ///< the id behind each document; none: nothing ends documents
-  int64_t vocabulary_size = 0;             ///< largest id that tokenizer and separator can write, plus one
-  std::string tokenizer;                   ///< its absolute path, or "bytes"
-  std::string tokenizer_checksum;          ///< tokenizer_fingerprint()
-  std::string command;                     ///< the command line that made the file
+  SampleLayout layout = SampleLayout::Stream;
+  std::optional<int64_t> separator;  ///< the id behind each document; none: nothing ends documents
+  int64_t vocabulary_size = 0;       ///< largest id that tokenizer and separator can write, plus one
+  std::string tokenizer;             ///< its absolute path, or "bytes"
+  std::string tokenizer_checksum;    ///< tokenizer_fingerprint()
+  std::string command;               ///< the command line that made the file
 
   // Packed samples (PackedWriter) have these too:
   std::string index = {}, loss_mask = {};       ///< the names of NAME.idx and NAME.mask beside the tokens; empty: none

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -43,32 +44,49 @@ namespace {
 struct Registered {
   std::string name;
   OptimizerFactory make;
+  OptimizerTraits traits;
 };
 
 template <class T>
-Registered registered(const char* name) {
-  return {name, [](const auto& options, const auto& groups, const auto& rounding) {
+Registered registered(const char* name, OptimizerTraits traits) {
+  return {name,
+          [](const auto& options, const auto& groups, const auto& rounding) {
             return std::make_unique<T>(options, groups, rounding);
-          }};
+          },
+          std::move(traits)};
 }
 
 std::vector<Registered>& registry() {
-  static std::vector<Registered> all = {registered<AdamW>("adamw"), registered<Sgd>("sgd"), registered<Muon>("muon")};
+  const auto moments = [](const auto&, const auto&) { return 2; };
+  const auto velocity = [](const auto& options, const auto&) { return options.momentum > 0; };
+  const auto by_rule = [](const auto& options, const auto& of) { return rule_of(of, options).whole_matrix ? 1 : 2; };
+  static std::vector<Registered> all = {
+      registered<AdamW>("adamw", {.state_elements = moments, .rounds_stochastically = true}),
+      registered<Sgd>("sgd", {.state_elements = velocity, .rounds_stochastically = true}),
+      registered<Muon>("muon", {.state_elements = by_rule, .by_element = false})};
   return all;
 }
 
-const Registered* find(const std::string& name) {
+const Registered& find(const std::string& name) {
+  std::string names;
   for (const Registered& each : registry()) {
-    if (each.name == name) return &each;
+    if (each.name == name) return each;
+    names += (names.empty() ? "" : ", ") + each.name;
   }
-  return nullptr;
+  throw InputError("optimizer.name", "there is no \"" + name + "\"; use one of " + names);
 }
 
 }  // namespace
 
-void register_optimizer(const std::string& name, OptimizerFactory make) {
-  if (find(name) != nullptr) throw std::invalid_argument("an optimizer " + name + " exists already");
-  registry().push_back({name, std::move(make)});
+void register_optimizer(const std::string& name, OptimizerFactory make, OptimizerTraits traits) {
+  if (std::ranges::count(registry(), name, &Registered::name) > 0) {
+    throw std::invalid_argument("an optimizer " + name + " exists already");
+  }
+  registry().push_back({name, std::move(make), std::move(traits)});
+}
+
+const OptimizerTraits& optimizer_traits(const std::string& name) {
+  return find(name).traits;
 }
 
 std::vector<std::string> optimizer_names() {
@@ -79,10 +97,7 @@ std::vector<std::string> optimizer_names() {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                                           const std::optional<StochasticRounding>& rounding) {
-  if (const Registered* const found = find(options.name)) return found->make(options, groups, rounding);
-  std::string names;
-  for (const Registered& each : registry()) names += (names.empty() ? "" : ", ") + each.name;
-  throw InputError("optimizer.name", "there is no \"" + options.name + "\"; use one of " + names);
+  return find(options.name).make(options, groups, rounding);
 }
 
 }  // namespace meshtrain

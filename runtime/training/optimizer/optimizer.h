@@ -80,10 +80,20 @@ using OptimizerFactory =
     std::function<std::unique_ptr<Optimizer>(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                                              const std::optional<StochasticRounding>& rounding)>;
 
+/// Facts about an optimizer that plans and checks need before one is made.
+struct OptimizerTraits {
+  /// Returns how many elements of Optimizer::state() each element of a parameter has. A plan of the disk needs it.
+  std::function<int64_t(const OptimizerOptions& options, const Parameter& parameter)> state_elements;
+  bool by_element = true;              ///< each element is updated by itself; a plan then simulates only some layers
+  bool rounds_stochastically = false;  ///< the factory's `rounding` is used
+};
+
 /// Registers an optimizer under a name for OptimizerOptions::name and recipes. Call it on every rank, before the first
 /// recipe is read and while no other thread reads the names. Throws std::invalid_argument when another optimizer has
 /// the name.
-void register_optimizer(const std::string& name, OptimizerFactory make);
+void register_optimizer(const std::string& name, OptimizerFactory make, OptimizerTraits traits);
+/// Returns the traits of the optimizer `name`. Throws InputError when no optimizer has that name.
+const OptimizerTraits& optimizer_traits(const std::string& name);
 /// Returns the names of all optimizers: adamw, sgd, muon, then the others in the order of registration.
 std::vector<std::string> optimizer_names();
 

@@ -38,8 +38,7 @@ Trainer::TokenCounts Trainer::count(const StepBatch& batch) const {
 int64_t Trainer::count_tokens(const StepBatch& batch) const {
   const int64_t counted = count(batch).counted;
   if (counted > 0) return counted;
-  throw AgreedError(
-      "no label of this step counts: data.ignore_id, data.loss_mask or data.boundary_labels ignores every one");
+  throw AgreedError("no label of this step counts: StepBatch::num_counted is 0 on every rank; leave it out by skip()");
 }
 
 StepResult Trainer::skip(const StepRequest& request) const {

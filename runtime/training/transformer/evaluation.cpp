@@ -33,7 +33,7 @@ bool Evaluation::is_due(int64_t step) const {
 }
 
 bool Evaluation::counts_all() const {
-  const bool ignores = options_.ignore_id || !options_.loss_mask.empty() || options_.boundary_labels == "ignored";
+  const bool ignores = options_.ignore_id || !options_.loss_mask.empty() || !options_.boundaries_count;
   return num_samples_ == dataset_.num_samples() && !ignores;
 }
 

@@ -75,7 +75,7 @@ TEST(DocumentedRecipes, HaveTheDocumentedValues) {
     EXPECT_EQ(recipe.model.hf, source() / "recipes/models/SmolLM2-1.7B");
     EXPECT_EQ(recipe.data.tokens, source() / "data/tinystories_1025.bin");
     EXPECT_EQ(recipe.data.dtype, "uint16");
-    EXPECT_EQ(recipe.data.layout, "records");
+    EXPECT_EQ(recipe.data.layout, SampleLayout::Records);
     EXPECT_EQ(recipe.train.steps, 10000);
     EXPECT_EQ(recipe.train.precision, "bf16");
     EXPECT_EQ(recipe.optimizer.learning_rate, 1e-5);

@@ -33,7 +33,7 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_EQ(recipe.train.activation_checkpointing.mode, "none");
   EXPECT_FALSE(recipe.data.ignore_id.has_value());
   EXPECT_FALSE(recipe.data.documents.has_value());
-  EXPECT_EQ(recipe.data.boundary_labels, "counted");
+  EXPECT_TRUE(recipe.data.boundaries_count);
   EXPECT_EQ(recipe.optimizer.learning_rate, 1e-3);
   EXPECT_EQ(recipe.schedule.name, Schedule::Constant);
 }
@@ -97,7 +97,7 @@ device: cpu
   EXPECT_EQ(recipe.data.loss_mask, "/m.bin");
   EXPECT_EQ(recipe.data.ignore_id, 7);
   EXPECT_EQ(recipe.data.documents, 9);
-  EXPECT_EQ(recipe.data.boundary_labels, "ignored");
+  EXPECT_FALSE(recipe.data.boundaries_count);
   EXPECT_EQ(recipe.train.steps, 10);
   EXPECT_EQ(recipe.train.activation_checkpointing.mode, "full");
   EXPECT_EQ(recipe.train.activation_checkpointing.every, 2);
@@ -142,11 +142,11 @@ evaluate: {every: 10, tokens: held_out.bin, samples: 40, ignore_id: 7}
   EXPECT_EQ(a.tokens, folder.path() / "a.bin");
   EXPECT_EQ(a.weight, 0.7);
   EXPECT_EQ(a.dtype, "uint32");
-  EXPECT_EQ(a.layout, "records");
+  EXPECT_EQ(a.layout, SampleLayout::Records);
   EXPECT_EQ(a.documents, 5);
   EXPECT_TRUE(a.shuffle && !b.shuffle);
   EXPECT_EQ(b.dtype, "megatron");
-  EXPECT_EQ(b.layout, "stream");
+  EXPECT_EQ(b.layout, SampleLayout::Stream);
   EXPECT_EQ(b.documents, kDocumentsOfIndex);
   EXPECT_EQ(b.loss_mask, folder.path() / "b.mask");
   EXPECT_EQ(b.ignore_id, 6);
@@ -171,8 +171,8 @@ TEST(LoadRecipe, FilesOfMegatronAreStreamsUnlessTheySayOtherwise) {
     const std::string text = with_data("  tokens: a.bin\n  dtype: megatron\n" + more);
     return load_recipe(folder.write("recipe.yaml", text), {}, "").data.layout;
   };
-  EXPECT_EQ(layout(""), "stream");
-  EXPECT_EQ(layout("  layout: records\n"), "records");
+  EXPECT_EQ(layout(""), SampleLayout::Stream);
+  EXPECT_EQ(layout("  layout: records\n"), SampleLayout::Records);
 }
 
 TEST(LoadRecipe, ReadsEveryLossScale) {

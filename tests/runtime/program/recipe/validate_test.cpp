@@ -66,7 +66,7 @@ TEST(Validate, AcceptsWhatFits) {
   recipe.schedule = {.name = Schedule::Wsd, .warmup_steps = 4, .decay_steps = 6, .min_ratio = 0.1};
   recipe.data.ignore_id = 65535;
   recipe.data.documents = 255;
-  recipe.data.boundary_labels = "ignored";
+  recipe.data.boundaries_count = false;
   recipe.train.global_batch = 4;
   resolve(recipe, kMesh);
 }
@@ -335,7 +335,7 @@ TEST(Validate, NamesTheSourceThatIsWrong) {
 }
 
 TEST(Validate, NamesBoundariesWithoutDocuments) {
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.boundary_labels = "ignored"; }),
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.boundaries_count = false; }),
             "data.boundary_labels: ignored needs data.documents, the id of the token that ends a document: name it, or "
             "leave data.boundary_labels out");
 }

@@ -232,7 +232,7 @@ TEST_F(RecipeWords, AValueInThePlaceOfAMapIsForItsFirstWord) {
 TEST_F(RecipeWords, TheBeginningOfAPathMayBeLeftOut) {
   EXPECT_EQ(load({"activation_checkpointing=full"}).train.activation_checkpointing.mode, "full");
   EXPECT_EQ(load({"clip_norm=2"}).train.clip_norm, 2);
-  EXPECT_EQ(load({"fsdp.prefetch=3"}).parallel.fsdp.prefetch, 3);
+  EXPECT_EQ(load({"fsdp.prefetch=3"}).parallel.fsdp.options.prefetch, 3);
   // Two keys end so.
   EXPECT_EQ(refusal({"steps=20"}), "--set steps=20: unknown key; did you mean \"train.steps\"?");
 }

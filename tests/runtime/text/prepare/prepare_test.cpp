@@ -65,7 +65,7 @@ TEST(PrepareBytes, SaysBesideTheFileWhatItHolds) {
   const TokenSidecar sidecar = read_sidecar(output).value();
   EXPECT_EQ(sidecar.dtype, "uint16");
   EXPECT_EQ(sidecar.tokens, 3);
-  EXPECT_EQ(sidecar.layout, "stream");
+  EXPECT_EQ(sidecar.layout, SampleLayout::Stream);
   EXPECT_EQ(sidecar.separator, 300);
   EXPECT_EQ(sidecar.vocabulary_size, 301);
   EXPECT_EQ(sidecar.tokenizer, "bytes");

@@ -132,7 +132,7 @@ TEST_F(CheckSidecars, TakesAnotherTokenizerWithAWarningWhereItHasTheSameIds) {
   sidecar_.vocabulary_size = 1101;
   write_sidecar(tokens_, sidecar_);
   EXPECT_EQ(with(other), "");
-  recipe_.data.layout = "stream";
+  recipe_.data.layout = SampleLayout::Stream;
   EXPECT_EQ(lines_of(recipe_, other),
             std::vector<std::string>{"warning: the run's tokenizer is " + other + ", but " + tokens_.string() +
                                      " was made with /models/mine, whose checksum was 00ff: set data.tokenizer to "
@@ -146,22 +146,22 @@ TEST_F(CheckSidecars, GiveTheLayoutThatARecipeDoesNotSet) {
   recipe_.evaluate.tokens = tokens_;
   Recipe sets = recipe_;
   take_layouts(recipe_);
-  EXPECT_EQ(recipe_.data.layout, "stream");
-  EXPECT_EQ(recipe_.evaluate.layout, "stream");
+  EXPECT_EQ(recipe_.data.layout, SampleLayout::Stream);
+  EXPECT_EQ(recipe_.evaluate.layout, SampleLayout::Stream);
   const std::string file = tokens_.string() + ".json";
   EXPECT_EQ(lines_of(recipe_, ""), (std::vector<std::string>{"data.layout: stream, as " + file + " says",
                                                              "evaluate.layout: stream, as " + file + " says"}));
   sets.locations["data.layout"] = "r.yaml:9:3: data.layout";
   take_layouts(sets);
-  EXPECT_EQ(sets.data.layout, "records");
-  EXPECT_EQ(sets.evaluate.layout, "records");
+  EXPECT_EQ(sets.data.layout, SampleLayout::Records);
+  EXPECT_EQ(sets.evaluate.layout, SampleLayout::Records);
   EXPECT_EQ(lines_of(sets, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as records, but " + file +
                                           " says stream: set data.layout: stream");
   Recipe plain;
   plain.data.tokens = scratch_.path() / "plain.bin";
   write_ids<uint16_t>(plain.data.tokens, {1, 2, 3});
   take_layouts(plain);
-  EXPECT_EQ(plain.data.layout, "records") << "without a sidecar";
+  EXPECT_EQ(plain.data.layout, SampleLayout::Records) << "without a sidecar";
 }
 
 TEST_F(CheckSidecars, LooksAtEverySourceAndTheHeldOutFile) {
@@ -221,7 +221,7 @@ class PackedRecipe : public ::testing::Test {
          {static_cast<SourceOptions*>(&recipe_.data), static_cast<SourceOptions*>(&recipe_.evaluate)}) {
       source->tokens = tokens_;
       source->dtype = "megatron";
-      source->layout = "records";
+      source->layout = SampleLayout::Records;
       source->documents = kDocumentsOfIndex;
       source->loss_mask = mask_;
     }
@@ -244,7 +244,7 @@ TEST_F(PackedRecipe, IsAsTheSidecarSays) {
   EXPECT_EQ(sidecar->dtype, "int32");
   EXPECT_EQ(sidecar->data_dtype(), "megatron");
   EXPECT_EQ(sidecar->tokens, 5);
-  EXPECT_EQ(sidecar->layout, "records");
+  EXPECT_EQ(sidecar->layout, SampleLayout::Records);
   EXPECT_EQ(sidecar->index, "c.idx");
   EXPECT_EQ(sidecar->loss_mask, "c.mask");
   EXPECT_EQ(sidecar->sequence_length, 4);
@@ -258,7 +258,7 @@ TEST_F(PackedRecipe, IsRefusedWhereItReadsOtherwise) {
   recipe_.train.sequence_length = 2;
   EXPECT_EQ(refusal(), "train.sequence_length: 2, but the records of " + tokens_.string() + " are sequences of 4" +
                            says + "set train.sequence_length: 4, or prepare the data with --sequence-length 2");
-  recipe_.data.layout = recipe_.evaluate.layout = "stream";
+  recipe_.data.layout = recipe_.evaluate.layout = SampleLayout::Stream;
   EXPECT_EQ(refusal(), "") << "a stream is cut anywhere";
   recipe_.data.dtype = "uint32";
   EXPECT_EQ(refusal(), "data.dtype: " + tokens_.string() +
@@ -281,13 +281,13 @@ TEST_F(PackedRecipe, IsNoStreamWithoutASidecarEither) {
 }
 
 TEST_F(PackedRecipe, TakesTheLayoutOfTheSidecar) {
-  recipe_.data.layout = recipe_.evaluate.layout = "stream";  // of files of Megatron
+  recipe_.data.layout = recipe_.evaluate.layout = SampleLayout::Stream;  // of files of Megatron
   const std::string file = tokens_.string() + ".json";
   EXPECT_EQ(lines_of(recipe_, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as stream, but " +
                                              file + " says records: set data.layout: records");
   take_layouts(recipe_);
-  EXPECT_EQ(recipe_.data.layout, "records");
-  EXPECT_EQ(recipe_.evaluate.layout, "records");
+  EXPECT_EQ(recipe_.data.layout, SampleLayout::Records);
+  EXPECT_EQ(recipe_.evaluate.layout, SampleLayout::Records);
   EXPECT_EQ(lines_of(recipe_, "").at(0), "data.layout: records, as " + file + " says");
 }
 
@@ -438,7 +438,7 @@ TEST(CheckLabels, RefusesAFileWithoutALabelThatCounts) {
   Recipe recipe;
   recipe.data.tokens = scratch.path() / "t.bin";
   recipe.data.dtype = "uint8";
-  recipe.data.layout = "records";
+  recipe.data.layout = SampleLayout::Records;
   recipe.data.loss_mask = scratch.path() / "mask";
   recipe.train.sequence_length = 4;
   write_file(recipe.data.tokens, std::string(50, 'a'));

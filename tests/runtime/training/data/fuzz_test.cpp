@@ -56,7 +56,7 @@ class DataFuzz : public ::testing::Test {
   DataFuzz() : ids_(2048) {  // a page, after which nothing is mapped
     for (size_t i = 0; i < ids_.size(); ++i) ids_[i] = static_cast<uint16_t>(i * 7 % 250);
     recipe_.tokens = folder_.path() / "x.bin";
-    recipe_.layout = "stream";
+    recipe_.layout = SampleLayout::Stream;
   }
 
   ScratchFolder folder_;
@@ -128,7 +128,7 @@ TEST_F(DataFuzz, DamagedTokensAndMasks) {
   int read = 0;
   for (int round = 0; round < 2000; ++round) {
     recipe_.dtype = std::vector<const char*>{"uint8", "uint16", "uint32"}[random_() % 3];
-    recipe_.layout = random_() % 2 == 0 ? "stream" : "records";
+    recipe_.layout = random_() % 2 == 0 ? SampleLayout::Stream : SampleLayout::Records;
     recipe_.documents = random_() % 2 == 0 ? std::optional<int64_t>(7) : std::nullopt;
     const bool whole = random_() % 2 == 0;
     write_file(recipe_.tokens, whole ? as_bytes(ids_) : damaged(as_bytes(ids_), random_));

@@ -102,10 +102,10 @@ TEST_F(MegatronTest, DocumentsOfTheIndexAreKeptApart) {
   SourceOptions recipe;
   recipe.tokens = tokens();
   recipe.dtype = "megatron";
-  recipe.layout = "stream";
+  recipe.layout = SampleLayout::Stream;
   recipe.documents = kDocumentsOfIndex;
-  for (const char* boundary_labels : {"counted", "ignored"}) {
-    recipe.boundary_labels = boundary_labels;
+  for (const bool boundaries_count : {true, false}) {
+    recipe.boundaries_count = boundaries_count;
     const Dataset dataset(recipe, 4, 100, 0);
     ASSERT_EQ(dataset.num_samples(), 4);
     const std::vector<std::vector<int64_t>> starts = {{2}, {1, 2}, {}, {}};
@@ -115,7 +115,7 @@ TEST_F(MegatronTest, DocumentsOfTheIndexAreKeptApart) {
       for (int64_t i = 0; i < 4; ++i) {
         const int64_t next = 4 * g + i + 1;
         const bool begins = next == 2 || next == 5 || next == 6 || next == 8;  // 8 is the last label of sample 1
-        wanted[static_cast<size_t>(i)] = begins && recipe.boundary_labels == "ignored" ? kIgnoredLabel : 10 + next;
+        wanted[static_cast<size_t>(i)] = begins && !boundaries_count ? kIgnoredLabel : 10 + next;
       }
       EXPECT_EQ(labels, wanted) << g;
     }
@@ -130,7 +130,7 @@ TEST_F(MegatronTest, NegativeIdsAreNoTokens) {
   SourceOptions recipe;
   recipe.tokens = tokens();
   recipe.dtype = "megatron";
-  recipe.layout = "stream";
+  recipe.layout = SampleLayout::Stream;
   const auto refused = [&] { return message<InputError>([&] { Dataset(recipe, 4, 1000, 0); }); };
   write<int8_t>(megatron_fields(2, 1, {6}), 6, -4);
   EXPECT_TRUE(has(refused(), "token 0 has id -4, which is negative and no token")) << refused();

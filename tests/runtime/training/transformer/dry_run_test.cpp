@@ -8,8 +8,8 @@
 
 #include "mesh/backends/dry_run.h"
 #include "mesh/forwarding.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/transformer/transformer_trainer.h"
+#include "tests/support/small_model.h"
 
 namespace meshtrain {
 namespace {
@@ -20,10 +20,11 @@ Group dry_world(int rank, int size) {
   return Group(dry_run_backend(rank, size), "world", ranks, "rank " + std::to_string(rank));
 }
 
-/// Returns Llama-3-8B with 8 of its layers.
-Recipe large_recipe() {
-  Recipe recipe;
-  ModelShape& shape = recipe.model.shape;
+/// Returns options for Llama-3-8B with 8 of its layers in bf16, by ring attention and sequence parallel. `mode`: a word
+/// of parallel.fsdp.mode; shards are cut over dp x cp.
+TrainingOptions large_model(const MeshLayout& layout, const std::string& mode = "no_shard") {
+  TrainingOptions options = testing::small_model();
+  ModelShape& shape = options.shape;
   shape.hidden_size = 4096;
   shape.intermediate_size = 14336;
   shape.num_hidden_layers = 8;
@@ -31,12 +32,20 @@ Recipe large_recipe() {
   shape.num_key_value_heads = 8;
   shape.head_dim = 128;
   shape.vocab_size = 128256;
-  recipe.train.sequence_length = 8192;
-  recipe.train.micro_batch = 1;
-  recipe.train.global_batch = 32;
-  recipe.train.precision = "bf16";
-  recipe.optimizer.name = "adamw";
-  return recipe;
+  options.batch = {.sequence_length = 8192, .global_batch = 2 * layout.size(kDataAxis), .micro_batch = 1};
+  options.precision = testing::precision_in(at::kBFloat16);
+  options.sequence_parallel = true;
+  options.context = {ContextAlgorithm::Ring, SequenceLayout::Kind::ZigZag};
+  if (mode == "no_shard") {
+    options.sharding.num_ranks = layout.size(kDataAxis);
+  } else {
+    options.sharding = {ShardingMode::FullShard,
+                        {kDataAxis, kContextAxis},
+                        layout.size(kDataAxis) * layout.size(kContextAxis),
+                        mode == "hybrid_shard",
+                        8};
+  }
+  return options;
 }
 
 /// A backend that counts the groups made of a world.
@@ -57,12 +66,10 @@ DeviceMesh large_mesh(int rank) {
 }
 
 TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
-  const Recipe recipe = large_recipe();
-  const int64_t cp = 8, tp = 8, local = recipe.train.sequence_length / cp;
+  const int64_t cp = 8, tp = 8, local = 8192 / cp;
   for (int rank : {0, 517, 1023}) {
     const DeviceMesh mesh = large_mesh(rank);
-    TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
-    ASSERT_TRUE(trainer.options().sequence_parallel);
+    TransformerTrainer trainer(large_model(mesh.layout()), mesh, at::kMeta);
     ASSERT_EQ(trainer.layout().local_length(), local);
     const StepBatch batch = made_step(trainer.options(), trainer.layout(), 2, at::kMeta);
     mesh.traffic().clear();
@@ -93,14 +100,10 @@ TEST(DryRun, SetUpAndStepOfARankDoNotGrowWithTheRanks) {
   for (const char* mode : {"no_shard", "full_shard", "hybrid_shard"}) {
     std::map<int, std::pair<int, int64_t>> found;  // by number of ranks: groups and calls
     for (const int size : {1024, 16384}) {
-      Recipe recipe = large_recipe();
-      recipe.train.global_batch = 2 * size / 64;
-      recipe.parallel.fsdp.mode = mode;
-      if (mode == std::string("hybrid_shard")) recipe.parallel.fsdp.shard_size = 8;
       const auto counting = std::make_shared<CountingBackend>(dry_run_backend(size / 2 + 5, size));
       const Group world(counting, "world", dry_world(0, size).ranks(), "rank");
       const DeviceMesh mesh(MeshLayout({{"dp", size / 64}, {"cp", 8}, {"tp", 8}}), world);
-      TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+      TransformerTrainer trainer(large_model(mesh.layout(), mode), mesh, at::kMeta);
       const StepBatch batch = made_step(trainer.options(), trainer.layout(), 2, at::kMeta);
       trainer.step(batch, trainer.count_tokens(batch), {1e-3});
       found[size] = {counting->splits, mesh.traffic().total().calls};
@@ -116,33 +119,34 @@ TEST(DryRun, RecomputationSendsTheForwardAgain) {
   const int64_t key_values = 2 * local * 128 * 2;
   const DeviceMesh mesh = large_mesh(517);
   for (const bool sequence_parallel : {false, true}) {
-    for (const auto& [mode, every, again] :
-         {std::tuple{"none", 1, 0}, {"selective", 1, 0}, {"full", 1, 8}, {"full", 2, 4}}) {
-      Recipe recipe = large_recipe();
-      recipe.parallel.sequence_parallel = sequence_parallel ? "on" : "off";
-      recipe.train.activation_checkpointing = {mode, every};
-      TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+    for (const auto& [mode, every, again] : {std::tuple{Recompute::Nothing, 1, 0},
+                                             {Recompute::Elementwise, 1, 0},
+                                             {Recompute::All, 1, 8},
+                                             {Recompute::All, 2, 4}}) {
+      TrainingOptions options = large_model(mesh.layout());
+      options.sequence_parallel = sequence_parallel;
+      options.recomputation = {mode, every};
+      TransformerTrainer trainer(options, mesh, at::kMeta);
       const StepBatch batch = made_step(trainer.options(), trainer.layout(), 1, at::kMeta);
       mesh.traffic().clear();
       trainer.step(batch, trainer.count_tokens(batch), {1e-3});
       const int64_t layers = 8 * (sequence_parallel ? 10 : 8) + again * 4 + 2;
-      EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, layers * x * (tp - 1) / tp) << mode << every;
+      EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, layers * x * (tp - 1) / tp) << again << every;
       EXPECT_EQ(mesh.traffic().total("cp", "cp.attention").sent_bytes, (8 * 4 + again) * (cp - 1) * key_values)
-          << mode << every;
+          << again << every;
     }
   }
 }
 
 TEST(DryRun, TrainerStepsWithFrozenParametersAndMuon) {
-  Recipe recipe = large_recipe();
-  recipe.optimizer.name = "muon";
-  recipe.parallel.fsdp.unit_layers = 3;
-  recipe.train.freeze = {"*embed*", "model.layers.[0-3].*", "*.k_proj.*"};
   for (const char* mode : {"no_shard", "full_shard"}) {
-    recipe.parallel.fsdp.mode = mode;
     for (int rank : {0, 517, 1023}) {
       const DeviceMesh mesh = large_mesh(rank);
-      TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+      TrainingOptions options = large_model(mesh.layout(), mode);
+      options.optimizer.name = "muon";
+      options.unit_layers = 3;
+      options.freeze = {"*embed*", "model.layers.[0-3].*", "*.k_proj.*"};
+      TransformerTrainer trainer(options, mesh, at::kMeta);
       EXPECT_EQ(trainer.fsdp().units().size(), 1 + 3 + 1u);
       const StepBatch batch = made_step(trainer.options(), trainer.layout(), 2, at::kMeta);
       mesh.traffic().clear();
@@ -159,13 +163,13 @@ TEST(DryRun, TrainerStepsWithFrozenParametersAndMuon) {
 }
 
 TEST(DryRun, TrainerStepsWithDocuments) {
-  Recipe recipe = large_recipe();
-  recipe.model.shape.num_hidden_layers = 2;
-  recipe.train.micro_batch = 2;
-  recipe.data.documents = 0;
   for (int rank : {0, 517, 1023}) {
     const DeviceMesh mesh = large_mesh(rank);
-    TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kMeta);
+    TrainingOptions options = large_model(mesh.layout());
+    options.shape.num_hidden_layers = 2;
+    options.batch.micro_batch = 2;
+    options.has_documents = true;
+    TransformerTrainer trainer(options, mesh, at::kMeta);
     StepBatch batch = made_step(trainer.options(), trainer.layout(), 2, at::kMeta);
     for (MicroBatch& micro_batch : batch.micro_batches) micro_batch.documents = {{1, 2, 700, 4096, 8191}, {}};
     const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), {1e-3});

@@ -38,7 +38,7 @@ class Listed final : public Samples {
     if (!source_.documents) return {};
     const int64_t length = static_cast<int64_t>(sample.inputs.size());
     return divide_sample(find_documents(inputs, length, *source_.documents), length,
-                         source_.boundary_labels == "ignored" ? labels : nullptr);
+                         source_.boundaries_count ? nullptr : labels);
   }
 
  private:
@@ -77,10 +77,10 @@ Listed packed_samples(const SourceOptions& source) {
 }
 
 /// Returns the settings of the packed samples.
-SourceOptions packed(const std::string& boundary_labels) {
+SourceOptions packed(bool boundaries_count) {
   SourceOptions source;
   source.documents = kEnd;
-  source.boundary_labels = boundary_labels;
+  source.boundaries_count = boundaries_count;
   return source;
 }
 
@@ -182,7 +182,8 @@ TEST(PackedDocuments, AnglesBeginAnewInEach) {
     options.precision = precision_in(dtype);
     const DeviceMesh mesh = one_rank();
     const Sequences sequences(options, mesh, at::kCPU);
-    const StepBatch batch = read_step(packed_samples(packed("counted")), options.batch, mesh, sequences.layout(), 0);
+    const StepBatch batch =
+        read_step(packed_samples(packed(/*boundaries_count=*/true)), options.batch, mesh, sequences.layout(), 0);
     for (int64_t row = 0; row < 4; ++row) {
       const Sequence sequence = sequences.of(batch.micro_batches[static_cast<size_t>(row / 2)].documents);
       ASSERT_EQ(sequence.rotary.cos.sizes(), (at::IntArrayRef{2, kS, 1, 4}));
@@ -207,7 +208,7 @@ TEST(PackedDocuments, AnglesAreMadeOnceWithoutSeparators) {
 }
 
 TEST(PackedDocuments, PeersFindTheSameOnes) {
-  const Listed samples = packed_samples(packed("ignored"));
+  const Listed samples = packed_samples(packed(/*boundaries_count=*/false));
   for (const SequenceLayout::Kind layout : {SequenceLayout::Kind::Contiguous, SequenceLayout::Kind::ZigZag}) {
     TrainingOptions options = packed_options("llama");
     options.context.layout = layout;
@@ -238,8 +239,8 @@ TEST(PackedDocuments, AStepOfSeparatorsAloneCountsNothing) {
   options.batch.global_batch = options.batch.micro_batch = 1;
   const DeviceMesh mesh = one_rank();
   const TransformerTrainer trainer(options, mesh, at::kCPU);
-  const StepBatch batch =
-      read_step(Listed({{separators, separators}}, packed("ignored")), options.batch, mesh, trainer.layout(), 0);
+  const StepBatch batch = read_step(Listed({{separators, separators}}, packed(/*boundaries_count=*/false)),
+                                    options.batch, mesh, trainer.layout(), 0);
   EXPECT_EQ(batch.num_counted, 0);
   EXPECT_THROW(trainer.count_tokens(batch), std::exception);
 }
