@@ -126,6 +126,12 @@ struct HostConnections::Peer {
 
   bool is_open() const { return socket.is_open(); }
   bool is_known() const { return rank >= 0; }
+  /// Returns true when it is closed, or when a firewall has answered, which neither recv() nor send() reports.
+  bool has_failed() const {
+    int error = 0;
+    socklen_t size = sizeof error;
+    return getsockopt(socket.number(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0;
+  }
 
   void lose(Loss how) {
     socket.reset();
@@ -231,7 +237,7 @@ void HostConnections::speak(const std::vector<std::pair<int, Sighting>>& others)
   if (peers_.empty()) return call();
   Peer& peer = peers_.front();
   const Clock::time_point now = Clock::now();
-  if (!peer.is_known() && (!peer.is_open() || now - peer.since > kPatience)) {
+  if (!peer.is_known() && (peer.has_failed() || now - peer.since > kPatience)) {
     send(peer, {Frame::kLeaves, rank_, self_});  // in case it was accepted too late
     return call();
   }
