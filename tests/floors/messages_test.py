@@ -26,7 +26,6 @@ READ = {
     "runtime/program/run/resume.cpp": "keys of data files",
     "runtime/program/run/run_files.cpp": "a text of its own format, which hosts exchange",
     "runtime/program/watch/board.cpp": "/proc/PID/stat",
-    "runtime/program/watch/connection.cpp": "hexadecimal digits",
     "runtime/program/watch/flight_files.cpp": "names of files",
     "tools/meshtrain/data.cpp": "a separator; arguments",
     "tools/meshtrain/evaluate.cpp": "the steps of --checkpoints",

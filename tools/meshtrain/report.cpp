@@ -13,7 +13,7 @@
 #include "mesh/host_map.h"
 #include "runtime/program/telemetry/error_line.h"
 #include "runtime/program/telemetry/events.h"
-#include "runtime/program/watch/connection.h"
+#include "runtime/program/watch/host_connections.h"
 #include "runtime/program/watch/phase.h"
 #include "runtime/program/watch/watch.h"
 #include "tools/meshtrain/commands.h"

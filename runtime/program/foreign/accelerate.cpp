@@ -58,7 +58,7 @@ void take_accelerate_mesh(Conversion& from) {
   } else if (!gathers) {
     from.leave_out(rotation_key, "cp is 1: there is nothing to exchange");
   }
-  for (const char* read : {"cp_backend", "sp_backend"}) from.ignore(prefix + read);
+  from.ignore_all("cp_backend sp_backend", prefix);
 }
 
 void take_accelerate_fsdp(Conversion& from) {
@@ -87,11 +87,11 @@ void take_accelerate_fsdp(Conversion& from) {
   }
   if (from.is_on(prefix + "offload_params")) from.offload_to_host();
   // How modules are found, loaded and saved has no choice here.
-  from.ignore_in("fsdp_config",
-                 {"fsdp_activation_checkpointing", "fsdp_offload_params", "fsdp_auto_wrap_policy",
-                  "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params", "fsdp_backward_prefetch",
-                  "fsdp_backward_prefetch_policy", "fsdp_forward_prefetch", "fsdp_cpu_ram_efficient_loading",
-                  "fsdp_state_dict_type", "fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_version"});
+  from.ignore_all(
+      "fsdp_activation_checkpointing fsdp_offload_params fsdp_auto_wrap_policy fsdp_transformer_layer_cls_to_wrap "
+      "fsdp_min_num_params fsdp_backward_prefetch fsdp_backward_prefetch_policy fsdp_forward_prefetch "
+      "fsdp_cpu_ram_efficient_loading fsdp_state_dict_type fsdp_sync_module_states fsdp_use_orig_params fsdp_version",
+      "fsdp_config.");
 }
 
 void convert_deepspeed_of_accelerate(Conversion& from) {
@@ -112,10 +112,11 @@ void convert_deepspeed_of_accelerate(Conversion& from) {
     if (device == "nvme") from.leave_out(prefix + what, "set parallel.fsdp.offload.to: disk and its path");
   }
   from.leave_out(prefix + "gradient_accumulation_steps", kAccumulation);
-  from.ignore_in("deepspeed_config",
-                 {"offload_optimizer_device", "offload_param_device", "zero3_init_flag", "zero3_save_16bit_model",
-                  "deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_inclusion_filter",
-                  "deepspeed_exclusion_filter", "deepspeed_moe_layer_cls_names"});
+  from.ignore_all(
+      "offload_optimizer_device offload_param_device zero3_init_flag zero3_save_16bit_model "
+      "deepspeed_multinode_launcher deepspeed_hostfile deepspeed_inclusion_filter deepspeed_exclusion_filter "
+      "deepspeed_moe_layer_cls_names",
+      "deepspeed_config.");
 }
 
 /// Sets the precision. FSDP and DeepSpeed reduce gradients in the 16-bit dtype; without them autocast keeps the
@@ -156,10 +157,10 @@ void take_megatron_of_accelerate(Conversion& from) {
     from.leave_out(prefix + "pp_degree", "there are no pipeline stages: these ranks are in dp");
   }
   from.leave_out(prefix + "num_micro_batches", kAccumulation);
-  for (const char* read : {"use_distributed_optimizer", "recompute_activations", "sequence_parallelism",
-                           "recompute_method", "recompute_num_layers", "attention_softmax_in_fp32"}) {
-    from.ignore(prefix + read);
-  }
+  from.ignore_all(
+      "use_distributed_optimizer recompute_activations sequence_parallelism recompute_method recompute_num_layers "
+      "attention_softmax_in_fp32",
+      prefix);
 }
 
 }  // namespace
@@ -177,29 +178,11 @@ void convert_accelerate(Conversion& from) {
   if (const auto norm = from.number("gradient_clipping")) from.set("train.clip_norm", *norm);
   if (from.is_on("use_cpu")) from.set("device", std::string("cpu"));
   from.leave_out("gradient_accumulation_steps", kAccumulation);
-  for (const char* key : {"use_cpu",
-                          "compute_environment",
-                          "debug",
-                          "downcast_bf16",
-                          "enable_cpu_affinity",
-                          "machine_rank",
-                          "main_training_function",
-                          "num_machines",
-                          "rdzv_backend",
-                          "same_network",
-                          "main_process_ip",
-                          "main_process_port",
-                          "tpu_env",
-                          "tpu_use_cluster",
-                          "tpu_use_sudo",
-                          "gpu_ids",
-                          "ipex_config",
-                          "tpu_name",
-                          "tpu_zone",
-                          "command_file",
-                          "commands"}) {
-    from.ignore(key);  // of the launcher, which is mpirun or srun here, and of other machines
-  }
+  // Keys of the launcher, which is mpirun or srun here, and of other machines.
+  from.ignore_all(
+      "use_cpu compute_environment debug downcast_bf16 enable_cpu_affinity machine_rank main_training_function "
+      "num_machines rdzv_backend same_network main_process_ip main_process_port tpu_env tpu_use_cluster tpu_use_sudo "
+      "gpu_ids ipex_config tpu_name tpu_zone command_file commands");
   from.refuse("fp8_config", "there is no FP8");
   from.leave_out("dynamo_config", "nothing is compiled at run time");
   const std::string in_script = "in the script that accelerate launches: ";

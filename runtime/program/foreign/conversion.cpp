@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <sstream>
 #include <string_view>
 
 #include "mesh/base/files/lower_case.h"
@@ -160,8 +161,9 @@ void Conversion::ignore(const std::string& path) {
   visit_leaves(*value, path, [&](const std::string& leaf, const YamlValue&) { read_.insert(leaf); });
 }
 
-void Conversion::ignore_in(const std::string& path, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) ignore(path + "." + key);
+void Conversion::ignore_all(const std::string& paths, const std::string& prefix) {
+  std::istringstream words(paths);
+  for (std::string path; words >> path;) ignore(prefix + path);
 }
 
 void Conversion::need(const std::string& key, const std::string& what) {

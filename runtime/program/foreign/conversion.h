@@ -51,8 +51,8 @@ class Conversion {
   void leave_out(const std::string& path, const std::string& reason);
   /// Marks `path`, a value or all in a map, as meaning nothing in a recipe.
   void ignore(const std::string& path);
-  /// Does so with each of `keys` of the map at `path`, so that its other keys are listed.
-  void ignore_in(const std::string& path, std::initializer_list<const char*> keys);
+  /// Marks several paths so. `paths`: separated by blanks, without the `prefix` that each begins with.
+  void ignore_all(const std::string& paths, const std::string& prefix = "");
   /// Lists the recipe's `key`, unless it is set or listed, as still to be given.
   void need(const std::string& key, const std::string& what);
   /// Lists the recipe's `key` as still to be given where values at `paths` are "auto", and marks those as read.

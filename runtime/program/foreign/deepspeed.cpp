@@ -109,7 +109,7 @@ void take_deepspeed_precision(Conversion& from) {
       from.refuse(std::string(map) + "." + map + key, "weights and state of the optimizer are in fp32");
     }
   }
-  for (const char* map : {"fp16", "bf16", "fp8", "amp", "torch_autocast"}) from.ignore(map);
+  from.ignore_all("fp16 bf16 fp8 amp torch_autocast");
   from.refuse("data_types", "gradients are added up in parallel.fsdp.reduce_dtype");
 }
 
@@ -151,33 +151,15 @@ void take_deepspeed_zero(Conversion& from) {
     from.need("parallel.fsdp.offload.path", "the folder of the ranks' files");
   }
   // Buckets and thresholds: units are gathered and reduced whole.
-  from.ignore_in("zero_optimization", {"cpu_offload",
-                                       "offload_optimizer",
-                                       "offload_param",
-                                       "allgather_partitions",
-                                       "allgather_bucket_size",
-                                       "overlap_comm",
-                                       "reduce_scatter",
-                                       "reduce_bucket_size",
-                                       "contiguous_gradients",
-                                       "sub_group_size",
-                                       "stage3_max_live_parameters",
-                                       "stage3_max_reuse_distance",
-                                       "stage3_prefetch_bucket_size",
-                                       "stage3_param_persistence_threshold",
-                                       "stage3_gather_16bit_weights_on_model_save",
-                                       "stage3_gather_fp16_weights_on_model_save",
-                                       "round_robin_gradients",
-                                       "elastic_checkpoint",
-                                       "ignore_unused_parameters",
-                                       "legacy_stage1",
-                                       "load_from_fp32_weights",
-                                       "cpu_offload_params",
-                                       "cpu_offload_use_pin_memory",
-                                       "grad_partitioned",
-                                       "use_multi_rank_bucket_allreduce",
-                                       "stage3_use_all_reduce_for_fetch_params",
-                                       "stage3_model_persistence_threshold"});
+  from.ignore_all(
+      "cpu_offload offload_optimizer offload_param allgather_partitions allgather_bucket_size overlap_comm "
+      "reduce_scatter reduce_bucket_size contiguous_gradients sub_group_size stage3_max_live_parameters "
+      "stage3_max_reuse_distance stage3_prefetch_bucket_size stage3_param_persistence_threshold "
+      "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save round_robin_gradients "
+      "elastic_checkpoint ignore_unused_parameters legacy_stage1 load_from_fp32_weights cpu_offload_params "
+      "cpu_offload_use_pin_memory grad_partitioned use_multi_rank_bucket_allreduce "
+      "stage3_use_all_reduce_for_fetch_params stage3_model_persistence_threshold",
+      "zero_optimization.");
 }
 
 /// Sets the mesh: DeepSpeed's tensor parallel ranks are tp, those of its sequence parallel (Ulysses) cp.
@@ -189,7 +171,7 @@ void take_deepspeed_mesh(Conversion& from) {
   if (tp > 1) mesh += ", tp: " + std::to_string(tp);
   from.set("parallel.mesh", mesh + "}");
   if (cp > 1) from.set("parallel.context.algorithm", std::string("ulysses"));
-  from.ignore_in("tensor_parallel", {"tp_grain_size", "tp_size"});
+  from.ignore_all("tp_grain_size tp_size", "tensor_parallel.");
   from.leave_out("pipeline", "models are not cut into pipeline stages");
 }
 
@@ -234,7 +216,7 @@ void take_deepspeed_optimizer(Conversion& from) {
     from.set_number(rate_key, "optimizer.learning_rate", 0.001);
   }
   if (has_peak) {
-    for (const char* rate : {"lr", "muon_lr", "adam_lr"}) from.ignore(params + rate);
+    from.ignore_all("lr muon_lr adam_lr", params);
   }
   if (!type.empty()) {
     const bool is_torch = from.is_on(params + "torch_adam"),
@@ -249,7 +231,7 @@ void take_deepspeed_optimizer(Conversion& from) {
                 "matrices for transformers' Trainer, which leaves norms and biases out; all for a "
                 "script that gives DeepSpeed all parameters as one; until then the recipe has all");
     }
-    for (const char* read : {"adam_w_mode", "torch_adam"}) from.ignore(params + read);
+    from.ignore_all("adam_w_mode torch_adam", params);
   }
   if (is_adam) from.set_number(params + "eps", "optimizer.eps", 1e-8);
   if (type == "sgd") from.set_number(params + "momentum", "optimizer.momentum", 0);
@@ -365,29 +347,11 @@ void convert_deepspeed(Conversion& from) {
   from.leave_out("activation_checkpointing",
                  "where the script checkpoints activations: train.activation_checkpointing");
   from.refuse("curriculum_learning", "samples have one length");
-  for (const char* key : {"wall_clock_breakdown",
-                          "prescale_gradients",
-                          "dump_state",
-                          "memory_breakdown",
-                          "zero_allow_untested_optimizer",
-                          "gradient_predivide_factor",
-                          "communication_data_type",
-                          "zero_force_ds_cpu_optimizer",
-                          "flops_profiler",
-                          "comms_logger",
-                          "steps_per_print",
-                          "autotuning",
-                          "wandb",
-                          "csv_monitor",
-                          "comet",
-                          "checkpoint",
-                          "aio",
-                          "timers",
-                          "compile",
-                          "log_level",
-                          "seq_parallel_communication_data_type"}) {
-    from.ignore(key);
-  }
+  from.ignore_all(
+      "wall_clock_breakdown prescale_gradients dump_state memory_breakdown zero_allow_untested_optimizer "
+      "gradient_predivide_factor communication_data_type zero_force_ds_cpu_optimizer flops_profiler comms_logger "
+      "steps_per_print autotuning wandb csv_monitor comet checkpoint aio timers compile log_level "
+      "seq_parallel_communication_data_type");
   if (from.is_on("tensorboard.enabled")) from.set("train.tensorboard", true);
   from.ignore("tensorboard");
   const std::string in_script = "in the script that DeepSpeed runs: ";

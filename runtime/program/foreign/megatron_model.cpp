@@ -84,7 +84,7 @@ void take_layers(Conversion& from) {
   if (has_qkv_bias && has_qk_norm && !has_biases) {
     from.refuse("--add-qkv-bias", "family qwen3 has biases of all projections of the attention or of none");
   }
-  for (const char* read : {"--disable-bias-linear", "--add-qkv-bias", "--qk-layernorm"}) from.ignore(read);
+  from.ignore_all("--disable-bias-linear --add-qkv-bias --qk-layernorm");
   from.set("model.tie_word_embeddings", !from.is_on("--untie-embeddings-and-output-weights"));
   from.ignore("--untie-embeddings-and-output-weights");
 

@@ -96,7 +96,7 @@ void take_muon(Conversion& from, double peak) {
   const bool is_nesterov = from.is_on("--muon-nesterov");
   from.set("optimizer.muon.nesterov", is_nesterov, is_nesterov ? "" : from.by_default());
   if (peak > 0) from.set("optimizer.muon.adamw_learning_rate", peak, "lr is that of all parameters");
-  for (const char* read : {"--muon-nesterov", "--muon-fp32-matmul-prec", "--muon-use-syrk"}) from.ignore(read);
+  from.ignore_all("--muon-nesterov --muon-fp32-matmul-prec --muon-use-syrk");
   from.refuse("--muon-no-split-qkv", "q, k and v are orthogonalised each by itself");
   if (from.is_on("--swiglu")) {
     from.refuse_absent("--swiglu: Megatron orthogonalises gate and up as one matrix, and here each by itself");

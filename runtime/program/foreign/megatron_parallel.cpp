@@ -41,10 +41,7 @@ void take_sharding(Conversion& from) {
     mode = modes.at(strategy);
   }
   from.set("parallel.fsdp.mode", mode);
-  for (const char* read :
-       {"--use-distributed-optimizer", "--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"}) {
-    from.ignore(read);
-  }
+  from.ignore_all("--use-distributed-optimizer --use-torch-fsdp2 --use-megatron-fsdp --use-custom-fsdp");
   if (from.whole("--num-distributed-optimizer-instances").value_or(1) > 1) {
     from.leave_out(
         "--num-distributed-optimizer-instances",
@@ -81,18 +78,14 @@ void take_precision(Conversion& from) {
   for (const char* dtype : {"--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"}) {
     if (from.word(dtype) != "fp32") from.refuse(dtype, "gradients and state of the optimizer are in fp32");
   }
-  for (const char* read :
-       {"--bf16", "--fp16", "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32",
-        "--attention-softmax-in-fp32", "--fp32-residual-connection", "--use-precision-aware-optimizer"}) {
-    from.ignore(read);
-  }
+  from.ignore_all(
+      "--bf16 --fp16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32 "
+      "--fp32-residual-connection --use-precision-aware-optimizer");
   for (const char* fp8 : {"--fp8-format", "--fp8-hybrid", "--fp8-e4m3"}) {
     from.refuse(fp8, "there is no FP8: layers compute in the dtype of train.precision");
   }
-  for (const char* detail : {"--fp8-amax-history-len", "--fp8-amax-compute-algo", "--fp8-param-gather", "--fp8-margin",
-                             "--fp8-recipe", "--fp8-interval"}) {
-    from.ignore(detail);
-  }
+  from.ignore_all(
+      "--fp8-amax-history-len --fp8-amax-compute-algo --fp8-param-gather --fp8-margin --fp8-recipe --fp8-interval");
 }
 
 void take_recomputation(Conversion& from) {

@@ -51,7 +51,7 @@ void take_data(Conversion& from) {
               "index, for files of Megatron, or the id that ends a document: until then attention "
               "crosses documents");
   }
-  for (const char* read : {"--reset-attention-mask", "--reset-position-ids"}) from.ignore(read);
+  from.ignore_all("--reset-attention-mask --reset-position-ids");
   from.refuse("--eod-mask-loss", "data.boundary_labels: ignored is like it");
   const char* const held_out = "held-out samples are a file of their own, evaluate.tokens";
   from.refuse("--split", held_out);
@@ -90,87 +90,28 @@ void take_record(Conversion& from) {
       from.set("train.profile.ranks", "[" + text + "]");
     }
   }
-  for (const char* read : {"--profile", "--profile-step-start", "--profile-step-end", "--profile-ranks"}) {
-    from.ignore(read);
-  }
+  from.ignore_all("--profile --profile-step-start --profile-step-end --profile-ranks");
 }
 
 void ignore_others(Conversion& from) {
-  for (const char* argument : {"--nproc-per-node",
-                               "--nnodes",
-                               "--node-rank",
-                               "--master-addr",
-                               "--master-port",
-                               "--rdzv-id",
-                               "--rdzv-backend",
-                               "--rdzv-endpoint",
-                               "--use-mcore-models",
-                               "--transformer-impl",
-                               "--attention-backend",
-                               "--use-flash-attn",
-                               "--no-masked-softmax-fusion",
-                               "--no-bias-gelu-fusion",
-                               "--no-bias-swiglu-fusion",
-                               "--no-bias-dropout-fusion",
-                               "--no-rope-fusion",
-                               "--no-gradient-accumulation-fusion",
-                               "--no-async-tensor-model-parallel-allreduce",
-                               "--no-persist-layer-norm",
-                               "--cross-entropy-loss-fusion",
-                               "--cross-entropy-fusion-impl",
-                               "--calculate-per-token-loss",
-                               "--manual-gc",
-                               "--manual-gc-interval",
-                               "--manual-gc-eval",
-                               "--empty-unused-memory-level",
-                               "--log-throughput",
-                               "--log-params-norm",
-                               "--log-num-zeros-in-grad",
-                               "--log-validation-ppl-to-tensorboard",
-                               "--log-timers-to-tensorboard",
-                               "--log-memory-to-tensorboard",
-                               "--tensorboard-queue-size",
-                               "--tensorboard-log-interval",
-                               "--timing-log-level",
-                               "--ckpt-format",
-                               "--ckpt-fully-parallel-load",
-                               "--ckpt-fully-parallel-save",
-                               "--use-dist-ckpt",
-                               "--dist-ckpt-format",
-                               "--dist-ckpt-strictness",
-                               "--ckpt-assume-constant-structure",
-                               "--async-save",
-                               "--auto-detect-ckpt-format",
-                               "--no-save-optim",
-                               "--no-save-rng",
-                               "--no-load-optim",
-                               "--no-load-rng",
-                               "--use-checkpoint-args",
-                               "--distributed-backend",
-                               "--num-workers",
-                               "--dataloader-type",
-                               "--num-dataset-builder-threads",
-                               "--data-cache-path",
-                               "--no-create-attention-mask-in-dataloader",
-                               "--no-mmap-bin-files",
-                               "--overlap-grad-reduce",
-                               "--overlap-param-gather",
-                               "--overlap-param-gather-with-optimizer-step",
-                               "--delay-grad-reduce",
-                               "--tp-comm-overlap",
-                               "--ddp-bucket-size",
-                               "--ddp-num-buckets",
-                               "--ddp-average-in-collective",
-                               "--no-check-for-nan-in-loss-and-grad",
-                               "--check-for-nan-in-loss-and-grad",
-                               "--deterministic-mode",
-                               "--local-rank",
-                               "--lazy-mpu-init",
-                               "--clone-scatter-output-in-embedding",
-                               "--enable-experimental",
-                               "--te-rng-tracker"}) {
-    from.ignore(argument);
-  }
+  from.ignore_all(
+      "--nproc-per-node --nnodes --node-rank --master-addr --master-port --rdzv-id --rdzv-backend --rdzv-endpoint "
+      "--use-mcore-models --transformer-impl --attention-backend --use-flash-attn --no-masked-softmax-fusion "
+      "--no-bias-gelu-fusion --no-bias-swiglu-fusion --no-bias-dropout-fusion --no-rope-fusion "
+      "--no-gradient-accumulation-fusion --no-async-tensor-model-parallel-allreduce --no-persist-layer-norm "
+      "--cross-entropy-loss-fusion --cross-entropy-fusion-impl --calculate-per-token-loss --manual-gc "
+      "--manual-gc-interval --manual-gc-eval --empty-unused-memory-level --log-throughput --log-params-norm "
+      "--log-num-zeros-in-grad --log-validation-ppl-to-tensorboard --log-timers-to-tensorboard "
+      "--log-memory-to-tensorboard --tensorboard-queue-size --tensorboard-log-interval --timing-log-level "
+      "--ckpt-format --ckpt-fully-parallel-load --ckpt-fully-parallel-save --use-dist-ckpt --dist-ckpt-format "
+      "--dist-ckpt-strictness --ckpt-assume-constant-structure --async-save --auto-detect-ckpt-format "
+      "--no-save-optim --no-save-rng --no-load-optim --no-load-rng --use-checkpoint-args --distributed-backend "
+      "--num-workers --dataloader-type --num-dataset-builder-threads --data-cache-path "
+      "--no-create-attention-mask-in-dataloader --no-mmap-bin-files --overlap-grad-reduce --overlap-param-gather "
+      "--overlap-param-gather-with-optimizer-step --delay-grad-reduce --tp-comm-overlap --ddp-bucket-size "
+      "--ddp-num-buckets --ddp-average-in-collective --no-check-for-nan-in-loss-and-grad "
+      "--check-for-nan-in-loss-and-grad --deterministic-mode --local-rank --lazy-mpu-init "
+      "--clone-scatter-output-in-embedding --enable-experimental --te-rng-tracker");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "mesh/base/error.h"
+#include "mesh/base/files/descriptor.h"
 
 namespace meshtrain {
 namespace {
@@ -16,19 +17,6 @@ namespace {
 constexpr size_t kBlock = size_t{1} << 18;
 constexpr size_t kLongestLine = size_t{1} << 20;
 constexpr size_t kRemembered = 256;  // bytes
-
-/// An open file, closed at the end.
-struct Descriptor {
-  explicit Descriptor(const std::filesystem::path& file)
-      : number(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~Descriptor() {
-    if (number >= 0) ::close(number);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int number;
-};
 
 [[noreturn]] void cannot_read(const std::filesystem::path& file, const std::string& reason) {
   throw InputError("cannot read " + file.string() + ": " + reason);
@@ -65,23 +53,23 @@ bool LineFollower::continues(int descriptor, const struct ::stat& now) const {
 }
 
 void LineFollower::read(const std::function<void()>& begin_again, const std::function<void(std::string_view)>& visit) {
-  const Descriptor file(file_);
+  const Descriptor file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct ::stat now {};
-  if (file.number < 0 && errno != ENOENT) cannot_read(file_, std::strerror(errno));
-  if (file.number >= 0 && ::fstat(file.number, &now) != 0) cannot_read(file_, std::strerror(errno));
-  if (file.number >= 0 && !S_ISREG(now.st_mode)) cannot_read(file_, "it is not a regular file");
-  if (inode_ != 0 && (file.number < 0 || !continues(file.number, now))) {
+  if (file.number() < 0 && errno != ENOENT) cannot_read(file_, std::strerror(errno));
+  if (file.number() >= 0 && ::fstat(file.number(), &now) != 0) cannot_read(file_, std::strerror(errno));
+  if (file.number() >= 0 && !S_ISREG(now.st_mode)) cannot_read(file_, "it is not a regular file");
+  if (inode_ != 0 && (file.number() < 0 || !continues(file.number(), now))) {
     forget();
     begin_again();
   }
-  if (file.number < 0) return;
+  if (file.number() < 0) return;
   device_ = now.st_dev;
   inode_ = now.st_ino;
 
   std::string block(kBlock, '\0'), line;  // line: what earlier blocks have of the line that is read
   bool is_too_long = false;
   ssize_t count = 0;
-  for (int64_t at = offset_; (count = read_at(file.number, block.data(), kBlock, at)) > 0; at += count) {
+  for (int64_t at = offset_; (count = read_at(file.number(), block.data(), kBlock, at)) > 0; at += count) {
     std::string_view rest(block.data(), static_cast<size_t>(count));
     for (size_t end = 0; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
       offset_ = at + (rest.data() - block.data()) + static_cast<int64_t>(end) + 1;

@@ -78,28 +78,19 @@ int64_t last_step_in(const std::filesystem::path& file) {
 JsonLines::JsonLines(std::filesystem::path file, int64_t last_step,
                      const std::function<void(const std::string&)>& on_cut)
     : file_(std::move(file)), descriptor_(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-  if (descriptor_ < 0) fail(file_);
-  try {
-    const Kept kept(file_, last_step, on_cut);
-    if (ftruncate(descriptor_, kept.length) != 0) fail(file_);
-    num_cut_ = kept.num_cut;
-    missing_ = kept.missing;
-  } catch (...) {
-    close(descriptor_);
-    throw;
-  }
-}
-
-JsonLines::~JsonLines() {
-  if (descriptor_ >= 0) close(descriptor_);
+  if (!descriptor_.is_open()) fail(file_);
+  const Kept kept(file_, last_step, on_cut);
+  if (ftruncate(descriptor_.number(), kept.length) != 0) fail(file_);
+  num_cut_ = kept.num_cut;
+  missing_ = kept.missing;
 }
 
 void JsonLines::finish() {
-  if (close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail(file_);
+  if (close(descriptor_.release()) != 0 && errno != EINTR) fail(file_);
 }
 
 void JsonLines::sync() {
-  if (::fdatasync(descriptor_) != 0 && !is_unsupported(errno)) fail(file_);
+  if (::fdatasync(descriptor_.number()) != 0 && !is_unsupported(errno)) fail(file_);
   if (!is_named_) sync_folder(file_.parent_path());
   is_named_ = true;
 }
@@ -108,7 +99,7 @@ void JsonLines::append(const std::string& object) {
   const std::string line = object + "\n";
   size_t written = 0;
   while (written < line.size()) {
-    const ssize_t count = write(descriptor_, line.data() + written, line.size() - written);
+    const ssize_t count = write(descriptor_.number(), line.data() + written, line.size() - written);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(file_);
     written += static_cast<size_t>(count);

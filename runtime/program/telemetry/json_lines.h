@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "mesh/base/files/descriptor.h"
+
 namespace meshtrain {
 
 /// Returns the largest step in the lines of `file`, which JsonLines wrote; 0 when it has none or does not exist. Throws
@@ -18,9 +20,6 @@ class JsonLines {
   /// before. Throws std::runtime_error.
   JsonLines(std::filesystem::path file, int64_t last_step,
             const std::function<void(const std::string& line)>& on_cut = {});
-  ~JsonLines();
-  JsonLines(const JsonLines&) = delete;
-  JsonLines& operator=(const JsonLines&) = delete;
 
   /// `object`: JSON on one line, with a key `step`. Throws std::runtime_error, naming the file, when it cannot be
   /// written (a full disk).
@@ -37,7 +36,7 @@ class JsonLines {
 
  private:
   std::filesystem::path file_;
-  int descriptor_;
+  Descriptor descriptor_;
   int64_t num_cut_ = 0;
   std::string missing_;
   bool is_named_ = false;  // its name is durable in its folder

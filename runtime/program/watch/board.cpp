@@ -17,7 +17,7 @@
 #include <tuple>
 #include <utility>
 
-#include "runtime/program/watch/descriptor.h"
+#include "mesh/base/files/descriptor.h"
 
 namespace meshtrain {
 namespace {

@@ -7,16 +7,14 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <future>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <utility>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"
+#include "runtime/program/telemetry/late_write.h"
 
 namespace meshtrain {
 namespace {
@@ -128,11 +126,8 @@ Flight flight_of(const json& line) {
   return flight;
 }
 
-/// The time for a disk to take a file; one that hangs must not keep the job from its end.
-constexpr std::chrono::seconds kDiskPatience{1};
-
-/// Replaces `file`. Returns false when that fails.
-bool write(const std::filesystem::path& file, const std::string& text) {
+/// Replaces `file`. Returns a problem, if any.
+std::string replace(const std::filesystem::path& file, const std::string& text) {
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
   const std::filesystem::path partial = file.string() + ".tmp";
@@ -140,9 +135,9 @@ bool write(const std::filesystem::path& file, const std::string& text) {
   out << text;
   out.close();
   if (out) std::filesystem::rename(partial, file, error);
-  if (out && !error) return true;
+  if (out && !error) return "";
   std::filesystem::remove(partial, error);
-  return false;
+  return "it cannot be written";
 }
 
 using Members = std::map<int, std::vector<GroupSight>>;  // by rank: the groups that others say it is in
@@ -240,12 +235,8 @@ bool write_flights(const Sighting& self) {
   for (const GroupFlights& group : FlightRecorder::own().groups()) add(line_of(group));
   for (const Flight& flight : FlightRecorder::own().flights()) add(line_of(flight));
 
-  auto written = std::make_shared<std::promise<bool>>();
-  std::future<bool> result = written->get_future();
-  std::thread([written, where, text = std::move(text)] {
-    written->set_value(write(flight_file(where.folder, where.rank), text));
-  }).detach();
-  return result.wait_for(kDiskPatience) == std::future_status::ready && result.get();
+  const std::filesystem::path file = flight_file(where.folder, where.rank);
+  return write_late([=] { return replace(file, text); }).empty();
 }
 
 Flights read_flights(const std::filesystem::path& folder) {

@@ -1,9 +1,8 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <string>
 
 namespace meshtrain {
 
@@ -11,6 +10,6 @@ using Secret = std::array<unsigned char, 16>;
 
 /// Computes SipHash-2-4 of `bytes` under `key` (Aumasson, Bernstein, 2012): without the key nobody can compute it for
 /// other bytes, and it does not reveal the key.
-uint64_t siphash(const Secret& key, std::string_view bytes);
+uint64_t siphash(const Secret& key, std::string bytes);
 
 }  // namespace meshtrain

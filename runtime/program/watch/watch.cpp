@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstdio>
 
-#include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "runtime/program/telemetry/error_line.h"
 #include "runtime/program/watch/flight_files.h"
@@ -80,10 +79,12 @@ Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_t
   at::Tensor without_board = at::full({1}, board_->is_shared() ? 0 : 1, at::kLong);
   world.all_reduce(without_board).wait();
   if (hosts_.num_hosts() > 1 || without_board.item<int64_t>() > 0) {
-    if (rank_ == 0) listener_.emplace();
-    const std::string invitation = broadcast_text(world, listener_ ? listener_->invitation().text() : "");
+    if (rank_ == 0) connections_.emplace();
+    Invitation invitation = connections_ ? connections_->invitation() : Invitation{};
+    at::Tensor bytes = at::from_blob(&invitation, {sizeof invitation}, at::kByte);
+    world.broadcast(bytes, 0).wait();
     const bool calls = hosts_.is_first_of_host(rank_) || !board_->is_shared();
-    if (rank_ != 0 && calls) caller_.emplace(Invitation::parse(invitation), rank_);
+    if (rank_ != 0 && calls) connections_.emplace(invitation, rank_);
   }
   if (board_->is_shared()) {
     board_->own().last.write(sight_self(name_));
@@ -117,11 +118,10 @@ Watch::~Watch() {
   thread_.join();
   leave();
   // Closing a connection with unread data in it would discard the farewell.
-  const auto is_left = [&] { return (!listener_ || listener_->is_left()) && (!caller_ || caller_->is_left()); };
-  for (const Clock::time_point start = Clock::now(); !is_left() && Clock::now() - start < kFarewell;) {
+  const Clock::time_point start = Clock::now();
+  while (connections_ && !connections_->is_left() && Clock::now() - start < kFarewell) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (listener_) listener_->work(sight_self(name_));
-    if (caller_) caller_->work(sight_self(name_));
+    connections_->work(sight_self(name_));
   }
 }
 
@@ -146,8 +146,7 @@ void Watch::keep_last_flights() {
 
 void Watch::leave() {
   if (board_->is_shared()) board_->own().process = 0;
-  if (listener_) listener_->leave();
-  if (caller_) caller_->leave();
+  if (connections_) connections_->leave();
 }
 
 void Watch::look() {
@@ -160,12 +159,11 @@ void Watch::look() {
       ++board_->own().beat;
     }
     note_progress(self);
-    if (listener_) listener_->work(self);
-    if (caller_ && now - others_seen_ >= kJudgement) {
+    if (connections_ && rank_ != 0 && now - others_seen_ >= kJudgement) {
       others_ = others_here();
       others_seen_ = now;
     }
-    if (caller_) caller_->work(self, others_);
+    if (connections_) connections_->work(self, others_);
     spread_end();
     keep_flights();
     look_at_next();
@@ -248,10 +246,9 @@ bool Watch::judges() {
     if (index < board_->index() && is_there) is_first = false;
   }
   if (hosts_.host_of(rank_) == hosts_.host_of(0) && board_->is_shared()) return is_first;
-  if (listener_) return true;  // without shared memory
-  if (!is_first || !caller_) return false;
-  const auto answer = caller_->last_answer();
-  return answer && Clock::now() - answer->second > kNoAnswer;
+  if (rank_ == 0) return true;  // without shared memory
+  return is_first && connections_ && connections_->answers(0) &&
+         Clock::now() - connections_->seen().at(0).when > kNoAnswer;
 }
 
 std::vector<RankSight> Watch::sights() {
@@ -266,15 +263,10 @@ std::vector<RankSight> Watch::sights() {
                  std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()};
   };
   const Clock::time_point now = Clock::now();
-  if (listener_) {
-    for (const auto& [rank, seen] : listener_->seen()) {
-      add(static_cast<int>(rank), seen.sighting, now - seen.when < kNoAnswer, now - seen.when);
-      if (seen.speaker != rank) all[static_cast<int>(rank)].speaker = static_cast<int>(seen.speaker);
-    }
-  }
-  if (caller_) {
-    if (const auto answer = caller_->last_answer()) {
-      add(0, answer->first.sender, now - answer->second < kNoAnswer, now - answer->second);
+  if (connections_ && (rank_ == 0 || connections_->answers(0))) {
+    for (const auto& [rank, seen] : connections_->seen()) {
+      add(rank, seen.sighting, now - seen.when < kNoAnswer, now - seen.when);
+      if (seen.speaker != rank) all[rank].speaker = seen.speaker;
     }
   }
   const std::vector<int>& ranks = hosts_.ranks_of(hosts_.host_of(rank_));
@@ -319,8 +311,7 @@ void Watch::await_flights() const {
 
 void Watch::wait(std::unique_lock<std::timed_mutex>& lock) const {
   std::vector<pollfd> files = {{wake_.number(), POLLIN, 0}};
-  if (listener_) listener_->wait_for(files);
-  if (caller_) caller_->wait_for(files);
+  if (connections_) connections_->wait_for(files);
   lock.unlock();
   poll(files.data(), files.size(), static_cast<int>(kPause.count()));
   lock.lock();
@@ -336,12 +327,11 @@ void Watch::spread_end() {
 
 void Watch::send_end() {
   is_spread_ = true;
-  if (listener_) listener_->send_end();
-  if (caller_) caller_->send_end();
+  if (connections_) connections_->send_end();
 }
 
 bool Watch::is_end_reported() const {
-  return board_->is_reported() || (listener_ && listener_->job_ends()) || (caller_ && caller_->job_ends());
+  return board_->is_reported() || (connections_ && connections_->job_ends());
 }
 
 // Looks at the next rank of this host, so that every rank is watched by one.
@@ -366,41 +356,34 @@ void Watch::look_at_next() {
 }
 
 void Watch::look_at_hosts() {
-  const auto add = [this](const std::pair<Frame, Loss>& lost) {
-    lost_.try_emplace(lost.first.rank, Lost{lost.first, lost.second, Clock::now()});
-  };
-  if (listener_) {
-    for (const auto& lost : listener_->lost()) add(lost);
+  if (!connections_) return;
+  for (const auto& [rank, loss] : connections_->lost()) {
+    lost_.try_emplace(rank, Lost{loss, connections_->seen().at(rank).sighting, Clock::now()});
   }
-  if (caller_) {
-    if (const auto lost = caller_->lost()) add(*lost);
-    if (caller_->is_refused()) {
-      std::string tried;
-      for (const std::string& address : caller_->invitation().addresses) tried += (tried.empty() ? "" : ", ") + address;
-      print_warning_line(
-          std::string(name_) + " on " + sight_self(name_).host.data() + " cannot reach rank 0 over TCP (" +
-          (tried.empty() ? "which has no network" : "tried " + tried) + "): the loss of its host would not be noticed");
-    }
+  if (connections_->is_refused()) {
+    const std::string tried = connections_->invitation().text();
+    print_warning_line(std::string(name_) + " on " + sight_self(name_).host.data() + " cannot reach rank 0 over TCP (" +
+                       (tried.empty() ? "which has no network" : "tried " + tried) +
+                       "): the loss of its host would not be noticed");
   }
-  for (auto& [rank, lost] : lost_) look_at(lost);
-  std::erase_if(lost_,
-                [this](const auto& each) { return listener_ ? listener_->answers(each.first) : caller_->answers(); });
+  for (auto& [rank, lost] : lost_) look_at(rank, lost);
+  std::erase_if(lost_, [this](const auto& each) { return connections_->answers(each.first); });
 }
 
-void Watch::look_at(Lost& lost) {
+void Watch::look_at(int rank, Lost& lost) {
   const Clock::time_point now = Clock::now();
-  if (listener_ ? listener_->answers(lost.frame.rank) : caller_->answers()) {
+  if (connections_->answers(rank)) {
     if (!lost.is_reported) return;
-    print_error_line(std::string(lost.frame.sender.name.data()) + " answers again");
-    append_answers(static_cast<int>(lost.frame.rank));
+    print_error_line(std::string(lost.seen.name.data()) + " answers again");
+    append_answers(rank);
     return;
   }
-  const int turn = listener_ ? 0 : hosts_.host_of(rank_) - 1;
-  if (!lost.is_reported && now - lost.since >= kGrace + std::min(kTurn * std::max(turn, 0), kLastTurn)) {
+  const int turn = std::max(hosts_.host_of(rank_) - 1, 0);
+  if (!lost.is_reported && now - lost.since >= kGrace + std::min(kTurn * turn, kLastTurn)) {
     lost.is_reported = true;
     std::fflush(stdout);
     if (turn < kMostReporters && !is_end_reported()) {
-      const RankFailure failure = describe(lost);
+      const RankFailure failure = describe(rank, lost);
       print_error_line(failure.message);
       append_failed(failure);
     }
@@ -424,24 +407,22 @@ RankFailure Watch::failure_of(FailureCause cause, std::vector<int> ranks, const 
           .during = seen.phase.data()};
 }
 
-RankFailure Watch::describe(const Lost& lost) const {
-  const Frame& frame = lost.frame;
-  std::vector<int> ranks = hosts_.ranks_of(hosts_.host_of(frame.rank));
-  const std::string name = frame.sender.name.data(), host = frame.sender.host.data();
-  const std::string seen = std::string("in ") + frame.sender.phase.data() + seen_collective(frame.sender);
+RankFailure Watch::describe(int rank, const Lost& lost) const {
+  std::vector<int> ranks = hosts_.ranks_of(hosts_.host_of(rank));
+  const std::string name = lost.seen.name.data(), host = lost.seen.host.data();
+  const std::string seen = std::string("in ") + lost.seen.phase.data() + seen_collective(lost.seen);
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience(lost.loss)).count();
   const std::string next = "; the job ends unless this rank makes a step within " + std::to_string(seconds) + " s";
   if (lost.loss == Loss::Silent) {
-    RankFailure failure = failure_of(FailureCause::Network, ranks, frame.sender);
+    RankFailure failure = failure_of(FailureCause::Network, ranks, lost.seen);
     failure.message = "host " + host + " (" + describe_ranks(ranks) + ") has not answered for " +
                       std::to_string(silence_limit().count()) + " s: it has no power or no network; " + name + " was " +
                       seen + next;
     return failure;
   }
-  const bool has_others = hosts_.is_first_of_host(frame.rank) && ranks.size() > 1;
-  const auto rank = static_cast<int>(frame.rank);
+  const bool has_others = hosts_.is_first_of_host(rank) && ranks.size() > 1;
   std::erase(ranks, rank);
-  RankFailure failure = failure_of(FailureCause::Killed, {rank}, frame.sender);
+  RankFailure failure = failure_of(FailureCause::Killed, {rank}, lost.seen);
   if (has_others) failure.ranks.insert(failure.ranks.end(), ranks.begin(), ranks.end());
   failure.message = name + " on host " + host + (has_others ? ", and " + describe_ranks(ranks) + " there," : "") +
                     " is gone without a word, killed from outside or for want of memory; it was " + seen + next;

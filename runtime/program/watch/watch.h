@@ -14,9 +14,7 @@
 #include "mesh/group.h"
 #include "mesh/host_map.h"
 #include "runtime/program/watch/board.h"
-#include "runtime/program/watch/caller.h"
-#include "runtime/program/watch/descriptor.h"
-#include "runtime/program/watch/listener.h"
+#include "runtime/program/watch/host_connections.h"
 #include "runtime/program/watch/stall_watch.h"
 
 namespace meshtrain {
@@ -58,8 +56,8 @@ class Watch {
  private:
   using Clock = std::chrono::steady_clock;
   struct Lost {
-    Frame frame;
     Loss loss;
+    Sighting seen;  // last
     Clock::time_point since;
     bool is_reported = false;
   };
@@ -82,10 +80,10 @@ class Watch {
   bool is_end_reported() const;
   void look_at_next();
   void look_at_hosts();
-  void look_at(Lost& lost);
+  void look_at(int rank, Lost& lost);
   void wait(std::unique_lock<std::timed_mutex>& lock) const;
   void leave();
-  RankFailure describe(const Lost& lost) const;
+  RankFailure describe(int rank, const Lost& lost) const;
   /// Returns how long this rank may stay in one phase after a loss.
   Clock::duration patience(Loss loss) const;
   /// Returns the values of a failure whose cause lies in a rank that was last seen so.
@@ -96,11 +94,10 @@ class Watch {
   int rank_;
   std::string name_;  // of this rank
   std::unique_ptr<Board> board_;
-  std::optional<Listener> listener_;  // of rank 0
-  std::optional<Caller> caller_;
+  std::optional<HostConnections> connections_;
   int num_missing_ = 0;              // consecutive looks that found the next process gone
   int end_signal_ = 0;               // that ended it; 0: unknown
-  std::map<int64_t, Lost> lost_;     // by rank
+  std::map<int, Lost> lost_;         // by rank
   std::string phase_;                // of this rank
   Clock::time_point moved_;          // when this phase began
   Clock::duration longest_phase_{};  // of the phases that have ended

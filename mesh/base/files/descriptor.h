@@ -20,8 +20,10 @@ class Descriptor {
   int number() const { return number_; }
   bool is_open() const { return number_ >= 0; }
   void reset() {
-    if (number_ >= 0) ::close(std::exchange(number_, -1));
+    if (number_ >= 0) ::close(release());
   }
+  /// Returns the number, which this object no longer closes.
+  int release() { return std::exchange(number_, -1); }
 
  private:
   int number_;

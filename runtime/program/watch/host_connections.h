@@ -1,0 +1,115 @@
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mesh/base/files/descriptor.h"
+#include "runtime/program/watch/sighting.h"
+#include "runtime/program/watch/siphash.h"
+
+namespace meshtrain {
+
+/// The data that ranks of other hosts need to connect with rank 0: plain memory, which is sent over MPI alone.
+struct Invitation {
+  Secret secret{};
+  size_t num_addresses = 0;
+  std::array<sockaddr_storage, 16> addresses{};  ///< of rank 0's host, with its port
+
+  /// Returns "10.0.0.1, fd00::1".
+  std::string text() const;
+};
+
+/// The way in which a connection was lost.
+enum class Loss {
+  None,
+  Ended,   ///< the process at the other end has ended: its system closed the connection
+  Silent,  ///< the other host has not answered for silence_limit(): no power, no network
+};
+
+/// The TCP connections of this rank with ranks of other hosts. None of its functions blocks. Rank 0 accepts
+/// connections. Any other rank calls rank 0 at each of its addresses until one answers, then sends its own state and
+/// those of other ranks of its host, once a second. It sends each frame after the answer to the one before, so that
+/// nothing piles up before a process that is stopped.
+///
+/// The kernels at both ends probe each other, even while a process is stopped or computes; an end that does not answer
+/// for silence_limit() is lost.
+///
+/// Neither end shows the secret. Each first sends a random nonce; then every frame carries the siphash(), under the
+/// secret, of both nonces, the sender's side, the frame's number on this connection and the frame. So nobody without
+/// the secret can forge a frame, nor replay one of another connection, an earlier one or the other side's. A client
+/// that does not know the secret learns nothing and is disconnected.
+class HostConnections {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Listens, as rank 0, on a port that the system chooses. Without a network the invitation has no addresses.
+  HostConnections();
+  /// Stores the invitation, as any other rank; work() connects.
+  HostConnections(const Invitation& invitation, int rank);
+  ~HostConnections();
+
+  const Invitation& invitation() const { return invitation_; }
+  /// Adds the descriptors that work() waits for.
+  void wait_for(std::vector<pollfd>& files) const;
+  /// Connects, sends and receives as far as possible. `others`: the ranks of this host that this rank speaks for.
+  void work(const Sighting& self, const std::vector<std::pair<int, Sighting>>& others = {});
+
+  /// The last state that a rank of another host has shown, and its time.
+  struct Seen {
+    Sighting sighting;
+    Clock::time_point when;
+    int speaker;  ///< the rank that sent it: this one, or the first of its host
+  };
+  const std::map<int, Seen>& seen() const { return seen_; }
+  /// Returns true while `rank` is connected.
+  bool answers(int rank) const;
+  /// Returns the ranks lost since the last call. A rank that has lost rank 0 calls it again from then on.
+  std::vector<std::pair<int, Loss>> lost();
+  /// Returns true once, when no address of rank 0 has ever answered.
+  bool is_refused() { return std::exchange(is_refused_, false); }
+
+  /// Tells the other ends that the job ends and that the cause has been reported.
+  void send_end();
+  /// Returns true when another end has sent that message.
+  bool job_ends() const { return job_ends_; }
+  /// Tells the other ends that this rank ends.
+  void leave();
+  /// Returns true when every other end has closed its connection, which each does only when it ends itself.
+  bool is_left() const;
+
+ private:
+  struct Frame;
+  struct Peer;
+
+  void call();
+  void receive(Peer& peer);
+  void speak(const std::vector<std::pair<int, Sighting>>& others);
+  bool send(Peer& peer, Frame frame);
+
+  int rank_;
+  size_t most_clients_;  // leaves descriptors for other uses; further clients wait in the backlog
+  Descriptor listening_;
+  Invitation invitation_;
+  std::vector<Peer> peers_;  // rank 0's clients; the only one of another rank is rank 0
+  Sighting self_;
+  std::map<int, Seen> seen_;  // by rank
+  size_t num_calls_ = 0;      // since the start, or since rank 0 was lost
+  Clock::time_point called_;
+  bool is_refused_ = false;
+  bool leaves_ = false;
+  bool job_ends_ = false;
+};
+
+/// Returns 30 s, or the seconds in the environment variable MESHTRAIN_SILENCE_LIMIT.
+std::chrono::seconds silence_limit();
+
+}  // namespace meshtrain
