@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/yaml/known_keys.h"
-#include "runtime/program/yaml/suggest.h"
 #include "tests/runtime/program/recipe/recipe_folder.h"
 
 namespace meshtrain::testing {
@@ -408,18 +406,6 @@ TEST(RecipeErrors, RefuseWhatIsNoRecipe) {
   EXPECT_NE(input_error([&] { load_recipe(std::string(5000, 'x'), {}, ""); }).find("File name too long"),
             std::string::npos);
   EXPECT_EQ(input_error([] { load_recipe("/dev/zero", {}, ""); }), "/dev/zero: more than 1 MiB: this is not a recipe");
-}
-
-TEST(Suggestions, FindTheNearest) {
-  const std::vector<std::string> words = {"steps", "seed", "precision"};
-  EXPECT_EQ(nearest("stpes", words), "steps");
-  EXPECT_EQ(nearest("step", words), "steps");
-  EXPECT_EQ(nearest("precission", words), "precision");
-  EXPECT_EQ(nearest("STEPS", words), "steps");
-  EXPECT_EQ(nearest("weights", words), "");
-  EXPECT_EQ(nearest("", words), "");
-  EXPECT_EQ(nearest(std::string(1000, 's'), words), "");
-  EXPECT_EQ(recipe_keys().suggestion("train", "vocab_size"), "; did you mean \"model.vocab_size\"?");
 }
 
 }  // namespace
