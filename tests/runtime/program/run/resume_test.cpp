@@ -46,6 +46,9 @@ TEST_F(ResumeTest, ListsTheChangesThatAreAllowed) {
   EXPECT_EQ(changed.resumed.state.num_samples, 8);
   EXPECT_EQ(changed.resumed.folder, saved);
   EXPECT_EQ(changed.resumed.warning, "");
+  EXPECT_EQ(plan(saved, {"model.pad_token_id=40", "model.freeze_padding_row=true"}).resumed.changes,
+            (Words{"model.pad_token_id: 40, was none", "model.freeze_padding_row: true, was false"}))
+      << "although it is of the model";
 }
 
 TEST_F(ResumeTest, RefusesAnotherModelAndAnEndBeforeTheCheckpoint) {

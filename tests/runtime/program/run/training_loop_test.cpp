@@ -108,6 +108,9 @@ TEST_F(TrainingLoopTest, ThatThePaddingRowIsTrainedIsSaidOnce) {
   run_dir = path("absent");
   train({"model.pad_token_id=60"});
   EXPECT_FALSE(has(log, "padding")) << "it does not occur";
+  run_dir = path("frozen");
+  train({"model.pad_token_id=40", "model.freeze_padding_row=true"});
+  EXPECT_FALSE(has(log, "has the padding token")) << log;
 }
 
 TEST_F(TrainingLoopTest, MetricsAreDurableBeforeACheckpointIs) {
