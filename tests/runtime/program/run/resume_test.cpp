@@ -47,7 +47,7 @@ TEST_F(ResumeTest, ListsTheChangesThatAreAllowed) {
   EXPECT_EQ(changed.resumed.folder, saved);
   EXPECT_EQ(changed.resumed.warning, "");
   EXPECT_EQ(plan(saved, {"model.pad_token_id=40", "model.freeze_padding_row=true"}).resumed.changes,
-            (Words{"model.pad_token_id: 40, was none", "model.freeze_padding_row: true, was false"}))
+            (Words{"model.freeze_padding_row: true, was false", "model.pad_token_id: 40, was none"}))
       << "although it is of the model";
 }
 
