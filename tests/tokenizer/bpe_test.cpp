@@ -54,6 +54,7 @@ TEST_F(BpeTest, BytesWithoutATokenAreUnknownOrLeftOut) {
   EXPECT_EQ(ids_of(options, "axxb"), (Ids{0, 1}));
   options.unknown = 7;
   EXPECT_EQ(ids_of(options, "axxb"), (Ids{0, 7, 7, 1}));
+  EXPECT_EQ(ids_of(options, std::string(1, '\0')), (Ids{7})) << "a byte that a free place of the memory has too";
   options.fuse_unknown = true;
   EXPECT_EQ(ids_of(options, "axxbx"), (Ids{0, 7, 1, 7}));
 }
@@ -109,11 +110,15 @@ TEST_F(BpeTest, IsTheSameAsMergingTheBestPairAgainAndAgain) {
       ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     }
   };
+  const Bpe bpe(options);
+  BpeWords words(bpe);
   std::mt19937 random(7);
   for (int i = 0; i < 300; ++i) {
     std::string word(1 + random() % 30, 'a');
     for (char& letter : word) letter = static_cast<char>('a' + random() % 4);
-    EXPECT_EQ(ids_of(options, word), merged(word)) << word;
+    Ids ids;
+    words.encode(word, ids);
+    EXPECT_EQ(ids, merged(word)) << word;
   }
 }
 

@@ -32,7 +32,8 @@ TEST_F(JsonObject, ThatIsTooDeepIsNotParsed) {
   const auto nested = [](size_t lists) { return "{\"a\": " + std::string(lists, '[') + std::string(lists, ']') + "}"; };
   EXPECT_EQ(refused(nested(199)), "");
   EXPECT_EQ(refused(nested(200)), "a.json is not read: its values are nested more than 200 levels deep");
-  EXPECT_EQ(refused("{\"a\": \"" + std::string(1000, '[') + "\\\"[\"}"), "") << "brackets in a text";
+  EXPECT_EQ(refused("{\"a\": \"\\\"" + std::string(1000, '[') + "\"}"), "")
+      << "brackets in a text, behind its escaped quote";
   EXPECT_TRUE(testing::has(refused(std::string(10'000'000, '[')), "nested more than"));
 }
 
