@@ -34,7 +34,9 @@ TEST_F(HostLockTest, EachHostWithADiskOfItsOwnIsLocked) {
   const fs::path folder = own_folder();
   const HostLock lock(folder, world_on(Hosts::Each));
   EXPECT_EQ(fs::exists(folder / "lock"), world().rank() != 0) << "RunDirectory locks that of rank 0";
-  if (world().rank() != 0) EXPECT_TRUE(LockFile(folder / "lock").is_taken());
+  if (world().rank() != 0) {
+    EXPECT_TRUE(LockFile(folder / "lock").is_taken());
+  }
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), world().rank() == 0 ? 0 : 1)
       << "nothing else is left";
   world().barrier();
