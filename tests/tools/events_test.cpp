@@ -123,18 +123,6 @@ TEST_F(RunEventsProgram, ARunThatIsStoppedAndResumedSaysSo) {
   EXPECT_TRUE(has(run_meshtrain({"report", run_dir.string()}).out, ": meshes dp=2,cp=1,tp=1 (steps 1 to "));
 }
 
-TEST_F(RunEventsProgram, AnOrdinaryRunAndOneAtItsTimeLimit) {
-  ASSERT_EQ(train(1, {"--set", "checkpoint.every=2"}).status, 0);
-  EXPECT_EQ(names(), Words({"started", "checkpoint", "checkpoint", "done"}));
-  EXPECT_EQ(last("done").at("step"), 4);
-  EXPECT_EQ(last("started").at("steps"), 4);
-  EXPECT_GT(last("started").at("parameters"), 0);
-  std::filesystem::remove_all(run_dir);
-  ASSERT_EQ(train(1, {"--set", "train.steps=100000000", "--set", "train.time_limit=0.3"}).status, 75);
-  EXPECT_EQ(last("stopped").at("why"), "time_limit");
-  EXPECT_FALSE(last("stopped").contains("signal"));
-}
-
 TEST_F(RunEventsProgram, AnErrorIsKeptWithItsRankAndPhase) {
   const std::string fault = "[ ${OMPI_COMM_WORLD_RANK:-0} != 1 ] || export LD_PRELOAD=" + build_folder() +
                             "/tests/libfaults.so MESHTRAIN_FAULTS='pread:tokens.bin:EIO:4'\n";

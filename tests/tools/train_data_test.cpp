@@ -44,30 +44,6 @@ class TrainData : public TrainProgram {
   }
 };
 
-// With constant weights, losses identify batches: step k has the loss of a run that begins with its samples.
-TEST_F(TrainData, EachStepHasTheNextSamples) {
-  const std::string tokens = ids(18 * 17, 7);
-  const auto run_on = [&](const std::string& name, size_t first, size_t num_samples, int steps, int batch,
-                          const Words& more = {}) {
-    run_dir = path("run_" + name);
-    write(name, tokens.substr(first * 17, num_samples * 17));
-    Words words = {
-        "--set", "data.tokens=" + path(name).string(),          "--set", "train.steps=" + std::to_string(steps),
-        "--set", "train.global_batch=" + std::to_string(batch), "--set", "optimizer.learning_rate=1e-30"};
-    words.insert(words.end(), more.begin(), more.end());
-    run(1, words);
-    return losses();
-  };
-  run_on("all", 0, 18, 3, 4, {"--set", "checkpoint.every=3"});
-  const std::vector<double> all = run_on("all", 0, 18, 5, 3, {"--resume"});  // with another batch
-  ASSERT_EQ(all.size(), 5u);
-  for (const auto& [step, first, batch] : {std::tuple{0, 0, 4}, {1, 4, 4}, {2, 8, 4}, {3, 12, 3}, {4, 15, 3}}) {
-    const double alone = run_on("step" + std::to_string(step), first, batch, 1, batch).at(0);
-    EXPECT_NEAR(all[step], alone, 1e-6) << "step " << step + 1;
-  }
-  EXPECT_GT(std::abs(all[0] - all[1]), 1e-3) << "batches that can be told apart";
-}
-
 // Steps 2 and 3 of 5 have samples without a label that counts: what is trained is what the other three steps train.
 TEST_F(TrainData, SkipsStepsWithoutALabelThatCounts) {
   write("tokens.bin", ids(20 * 17, 3));

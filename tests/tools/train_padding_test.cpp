@@ -20,26 +20,6 @@ TEST_F(TrainPadding, ThatARowIsTrainedIsSaidOnceAndTheSameOnEveryMesh) {
     EXPECT_EQ(count(ending.out, "padding"), 2) << "its two words in one line: " << ending.out;
     std::filesystem::remove_all(run_dir);
   }
-  EXPECT_FALSE(has(train(1, {"--set", "model.pad_token_id=60"}).out, "padding")) << "it does not occur";
-}
-
-TEST_F(TrainPadding, AFrozenRowStaysAndResumesTellOfIt) {
-  const Words frozen = {"--set", "model.pad_token_id=40", "--set", "model.freeze_padding_row=true"};
-  const auto with = [](Words words, const Words& more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  };
-  ASSERT_EQ(train(1, {"--set", "checkpoint.every=2", "--set", "train.steps=2"}).status, 0);
-  const Ending resumed = train(1, with(frozen, {"--resume", "--set", "checkpoint.every=2"}));
-  EXPECT_EQ(resumed.status, 0) << resumed.err;
-  EXPECT_TRUE(has(resumed.out, "  model.pad_token_id: 40, was none\n")) << resumed.out;
-  EXPECT_TRUE(has(resumed.out, "  model.freeze_padding_row: true, was false\n")) << resumed.out;
-  EXPECT_FALSE(has(resumed.out, "padding token")) << resumed.out;
-  run_dir = path("other");
-  EXPECT_EQ(complaint(1, {"--set", "model.freeze_padding_row=true"}),
-            "--set model.freeze_padding_row=true: true needs model.pad_token_id, the token whose row it is");
-  EXPECT_EQ(complaint(1, {"--set", "model.pad_token_id=64"}),
-            "--set model.pad_token_id=64: 64 is no token of vocab_size 64");
 }
 
 }  // namespace

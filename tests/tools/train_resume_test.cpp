@@ -42,26 +42,6 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
   }
 }
 
-// A log that cannot be opened is no reason to end a run, or to touch what it has.
-TEST_F(TrainResume, TheSavedRecipeOfARunResumesThatRun) {
-  run(1, "dp=1", 3, kEvery3);
-  const Ending ending = run_program(
-      {build_folder() + "/meshtrain", "train", run_dir / "recipe.yaml", "--resume", "--set", "train.steps=4"});
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out, "resumed after step 3, from ")) << ending.out;
-  expect_steps(metrics(), 4);
-}
-
-TEST_F(TrainResume, GoesOnWithoutALog) {
-  run(1, "dp=1", 3, kEvery3);
-  fs::remove(run_dir / "console.log");
-  fs::create_directory(run_dir / "console.log");
-  const Ending ending = run(1, "dp=1", 5, kResume);
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out + ending.err, "warning: the lines of this run are not kept in ")) << ending.out;
-  expect_steps(metrics(), 5);
-}
-
 TEST_F(TrainResume, GoesOnOnAnotherMeshWithAnotherBatch) {
   run(4, "dp=2,tp=2", 6, {"--set", "checkpoint.every=3", "--set", "train.precision=fp64"});
   const Ending ending = run(2, "cp=2", 9,
@@ -93,15 +73,6 @@ TEST_F(TrainResume, FromAnEarlierStepSetsLaterOnesAside) {
                          " does not exist; there are checkpoints of step 3");
 }
 
-TEST_F(TrainResume, SaysWhenNothingIsLeftToDo) {
-  run(1, "dp=1", 6, kEvery3);
-  EXPECT_TRUE(
-      has(run(1, "dp=1", 6, kResume).out, "the checkpoint has all steps of train.steps: nothing is left to do\n"));
-  const std::string message = complaint(1, {"--resume", "--set", "train.steps=4"});
-  EXPECT_TRUE(message.starts_with("train.steps: 4, but ")) << message;
-  expect_steps(metrics(), 6);
-}
-
 TEST_F(TrainResume, OldCheckpointsGo) {
   run(2, "dp=2", 10, {"--set", "checkpoint={every: 1, keep_last: 2, keep_every: 4}"});
   EXPECT_EQ(names(), (Words{"step-00000004", "step-00000008", "step-00000009", "step-00000010"}));
@@ -119,17 +90,6 @@ TEST_F(TrainResume, LossScaleAndSkippedStepsGoOn) {
   for (const char* key : {"loss_scale", "skipped", "loss"}) {
     for (size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(metrics().at(i).at(key), whole[i].at(key)) << key << " " << i;
   }
-}
-
-// Steps in a row include those before a checkpoint.
-TEST_F(TrainResume, SkippedStepsBeforeACheckpointCount) {
-  const Words skipping = {"--set", "train.precision=fp16_mixed", "--set", "train.loss_scale={static: 1.0e+30}",
-                          "--set", "train.max_skipped=3",        "--set", "checkpoint.every=1"};
-  Words begun = skipping, resumed = skipping;
-  begun.insert(begun.end(), {"--set", "train.steps=9"});
-  resumed.insert(resumed.end(), {"--set", "train.steps=9", "--resume"});
-  EXPECT_TRUE(has(complaint(1, begun, 1), "step 3: "));
-  EXPECT_TRUE(has(complaint(1, resumed, 1), "step 3: "));
 }
 
 TEST_F(TrainResume, FromTheDiskAsFromMemory) {
@@ -217,34 +177,6 @@ optimizer: {learning_rate: 1.0e-2}
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--resume"}), ": model.hf: there is no folder "));
 }
 
-TEST_F(TrainResume, AMixtureInThePlaceOfOneFileIsOneDifference) {
-  run(1, "dp=1", 4, kEvery3);
-  const std::string tokens = path("tokens.bin").string();
-  const std::string mixture = "{tokens: null, mixture: [{tokens: " + tokens + ", weight: 1}]}";
-  EXPECT_EQ(complaint(1, {"--resume", "--set", "data=" + mixture}),
-            "the recipe contradicts the checkpoint " + (checkpoints() / "step-00000004").string() +
-                ": data.mixture: a mixture of 1 file (" + tokens + "), was the one file " + tokens +
-                ": use the recipe of that run, or begin another run with --run-dir");
-}
-
-TEST_F(TrainResume, SaysThatItBeginsAnew) {
-  const std::string said = "\n--resume: no checkpoint in " + checkpoints().string() + ": begins at step 1";
-  EXPECT_TRUE(has(run(1, "dp=1", 3, {"--resume"}).out, said + "\n"));
-  const Ending again = run(1, "dp=1", 2, {"--resume"});
-  EXPECT_TRUE(has(again.out, said + "; replaces 3 lines of metrics.jsonl\n")) << again.out;
-  expect_steps(metrics(), 2);
-}
-
-TEST_F(TrainResume, SaysWhichStepsItsMetricsLack) {
-  run(1, "dp=1", 3, kEvery3);
-  const std::string before = content(run_dir / "metrics.jsonl");
-  run(1, "dp=1", 6, kResume);
-  std::ofstream(run_dir / "metrics.jsonl", std::ios::trunc) << before;  // as after a crash of the host
-  const Ending ending = run(1, "dp=1", 8, kResume);
-  EXPECT_TRUE(has(ending.out, "\nwarning: metrics.jsonl has no lines of steps 4 to 6: these lines were lost\n"))
-      << ending.out;
-}
-
 TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
   const auto check = [&](Words more) {
     more.insert(more.begin(), {"--check", "--mesh", "dp=2"});
@@ -253,17 +185,19 @@ TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
   EXPECT_TRUE(has(train(1, check({"--resume"})).out,
                   "\n--resume: no checkpoint in " + checkpoints().string() + ": begins at step 1\n"));
   EXPECT_FALSE(fs::exists(run_dir));
-  run(2, "dp=2", 6, kEvery3);
+  const std::string cosine = "schedule=cosine";
+  run(2, "dp=2", 6, {"--set", "checkpoint.every=3", "--set", cosine});
   const fs::path step3 = checkpoints() / "step-00000003";
   fs::remove(step3 / "rank-00001.safetensors");
   const auto before = contents(run_dir);
-  const Ending ending = train(2, check({"--resume-step", "3", "--set", "train.steps=9"}));
+  const Ending ending = train(2, check({"--resume-step", "3", "--set", "train.steps=9", "--set", cosine}));
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(count(ending.out, "tiny: fits mesh dp=2,cp=1,tp=1;"), 1) << ending.out;
   EXPECT_TRUE(
       has(ending.out, "\ngoes on after step 3, from " + step3.string() +
                           ", whose pieces were not read\n  train.steps: 9, was 6\n  checkpoint.every: 0, was 3\n"))
       << ending.out;
+  EXPECT_TRUE(has(ending.out, "\nwarning: schedule.name: cosine is spread over train.steps, now 9 instead of 6: "));
   EXPECT_TRUE(has(complaint(1, check({"--resume-step", "4"})), "does not exist; there are checkpoints of steps 3, 6"));
   EXPECT_TRUE(has(complaint(1, check({"--resume", "--set", "train.seed=7"})), "train.seed: 7, was 42"));
   EXPECT_TRUE(has(complaint(1, check({"--resume", "--set", "train.steps=4"})), "train.steps: 4, but "));
@@ -396,19 +330,6 @@ TEST_F(TrainResume, ARunThatCannotBeReadIsNotBegunAnew) {
   EXPECT_EQ(contents(run_dir), before);
   EXPECT_EQ(train(1, words).status, 0);
   expect_steps(metrics(), 6);
-}
-
-// Like an unmounted disk: its folder exists and is empty.
-TEST_F(TrainResume, ARunWhoseCheckpointsAreGoneIsNotBegunAnew) {
-  run(1, "dp=1", 7, kEvery3);
-  fs::rename(checkpoints(), path("unmounted"));
-  fs::create_directory(checkpoints());
-  const auto before = contents(run_dir);
-  const std::string message = complaint(1, kResume);
-  EXPECT_EQ(message, "--resume: " + (run_dir / "metrics.jsonl").string() +
-                         " has steps up to 7, but there is no checkpoint in " + checkpoints().string() +
-                         ": mount the disk with the checkpoints, or choose another --run-dir to begin at step 1");
-  EXPECT_EQ(contents(run_dir), before);
 }
 
 TEST_F(TrainResume, ADiskThatCannotReadAPieceIsNamed) {

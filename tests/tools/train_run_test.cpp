@@ -117,12 +117,6 @@ TEST_F(TrainRun, TrainsFromTheDiskToTheSameLosses) {
   }
 }
 
-TEST_F(TrainRun, OffloadToTheHostMovesNothing) {
-  const Ending ending = train(1, {"--set", "train.steps=1", "--set", "parallel.fsdp.offload={to: host}"});
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_EQ(count(ending.out, "parallel.fsdp.offload to host moves nothing"), 1) << ending.out;
-}
-
 // Frozen parts of fused matrices and the tied embedding, matrices by Muon and a group, on dp=2,tp=2 in every mode.
 TEST_F(TrainRun, FreezesAndGroupsOnEveryMeshAlike) {
   const auto run = [&](int ranks, const std::string& mesh, const std::string& mode, const std::string& optimizer) {
@@ -274,27 +268,6 @@ TEST_F(TrainRun, StopsAtItsTimeLimitAndIsResumed) {
   const std::string more = "train.steps=" + std::to_string(steps + 2);
   EXPECT_EQ(train(2, {"--mesh", "dp=2", "--resume", "--set", more}).status, 0);
   expect_steps(metrics(), steps + 2);
-}
-
-TEST_F(TrainRun, WarnsOfSettingsThatTrainLess) {
-  const auto warned = [&](const Words& settings) {
-    Words words = {"--set", "train.steps=1"};
-    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
-    std::filesystem::remove_all(run_dir);
-    const Ending ending = train(1, words);
-    EXPECT_EQ(ending.status, 0) << ending.err;
-    return ending.out;
-  };
-  const std::string of_betas =
-      "warning: optimizer.betas[1] is 0.999, but the second moment is in bf16, which has too few digits to decay by "
-      "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99\n";
-  const Words bf16 = {"train.precision=bf16", "optimizer.betas=[0.9, 0.999]"};
-  EXPECT_EQ(count(warned(bf16), of_betas), 1);
-  EXPECT_FALSE(has(warned({bf16[0], bf16[1], "optimizer.state_dtype=fp32"}), "warning"));
-  EXPECT_FALSE(has(warned({bf16[0], bf16[1], "train.stochastic_rounding=true"}), "warning"));
-  EXPECT_EQ(
-      count(warned({"optimizer.learning_rate=0"}), "warning: optimizer.learning_rate is 0: no step changes a weight\n"),
-      1);
 }
 
 TEST_F(TrainRun, TheMeshIsToldInItsOwnOrder) {

@@ -48,18 +48,6 @@ TEST_F(TrainResume, ShardsThatTheDiskLostAreNotExported) {
   EXPECT_FALSE(fs::exists(weights));
 }
 
-TEST_F(TrainResume, MetricsAreDurableBeforeACheckpointIs) {
-  const std::string message = complaint(1, kEvery3, 1, with_faults("fdatasync:metrics.jsonl:EIO"));
-  EXPECT_TRUE(has(message, "cannot write " + (run_dir / "metrics.jsonl").string() + ": Input/output error")) << message;
-  EXPECT_FALSE(std::filesystem::exists(checkpoints() / "step-00000003"));
-}
-
-TEST_F(TrainResume, MetricsThatFailWhenTheyAreClosedAreReported) {
-  const std::string message = complaint(1, kEvery3, 1, with_faults("close:metrics.jsonl:EIO"));
-  EXPECT_TRUE(has(message, "cannot write " + (run_dir / "metrics.jsonl").string() + ": Input/output error")) << message;
-  EXPECT_TRUE(std::filesystem::exists(checkpoints() / "step-00000003"));
-}
-
 TEST_F(TrainResume, AFullDiskEndsTheRunWithTheLastCheckpointWhole) {
   const std::string small_disk = "export MESHTRAIN_WINDOW_MIB=0; [ $OMPI_COMM_WORLD_RANK != 1 ] || ulimit -f 16";
   const Words every2 = {"--mesh", "dp=2", "--set", "checkpoint.every=2"};
@@ -78,18 +66,6 @@ TEST_F(TrainResume, AFullDiskEndsTheRunWithTheLastCheckpointWhole) {
   EXPECT_EQ(contents(checkpoints() / "step-00000002"), before);
 }
 
-TEST_F(TrainResume, ACheckpointThatWasNotAskedForPreventsNoExport) {
-  for (const std::string fault : {"mkdir:checkpoints:EDQUOT", "fdatasync:metrics.jsonl:EIO"}) {
-    run_dir = path("run" + std::to_string(fault.size()));
-    const fs::path weights = path("weights" + std::to_string(fault.size()));
-    const Ending ending = train(1, {"--set", "train.export=" + weights.string()}, with_faults(fault));
-    EXPECT_EQ(ending.status, 0) << ending.err;
-    EXPECT_TRUE(has(ending.out, "warning: ")) << ending.out;
-    EXPECT_TRUE(has(ending.out, has(fault, "EIO") ? ": Input/output error" : ": Disk quota exceeded")) << ending.out;
-    EXPECT_TRUE(fs::exists(weights / "model.safetensors"));
-  }
-}
-
 // The first rename tests the folder, as does the second, after the last step.
 TEST_F(TrainResume, AnExportThatFailsLosesNothingOfARunWithoutCheckpoints) {
   const std::string weights = path("weights").string();
@@ -104,13 +80,6 @@ TEST_F(TrainResume, AnExportThatFailsLosesNothingOfARunWithoutCheckpoints) {
   EXPECT_EQ(exported.status, 0) << exported.err;
   EXPECT_TRUE(has(exported.out, "the checkpoint has all steps of train.steps")) << exported.out;
   EXPECT_TRUE(std::filesystem::exists(path("weights/model.safetensors")));
-}
-
-TEST_F(TrainResume, AFileSystemWithoutLocksIsTrainedOnWithAWarning) {
-  const Ending ending = train(1, kEvery3, with_faults("flock:/lock:ENOLCK"));
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out, "warning: " + (run_dir / "lock").string() + " cannot be locked (No locks available)"))
-      << ending.out;
 }
 
 }  // namespace

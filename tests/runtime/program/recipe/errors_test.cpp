@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/yaml/known_keys.h"
-#include "runtime/program/yaml/suggest.h"
 #include "tests/runtime/program/recipe/recipe_folder.h"
 
 namespace meshtrain::testing {
@@ -173,6 +171,19 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"steps=20"}, "--set steps=20: unknown key; did you mean \"train.steps\"?"},
         BadSetting{{"train={stpes: 20}"}, "--set train={stpes: 20}: train.stpes: unknown key; did you mean \"steps\"?"},
         BadSetting{{"train.steps=0"}, "--set train.steps=0: 0 is impossible: it must be at least 1"},
+        BadSetting{{"train.seed=-1"}, "--set train.seed=-1: -1 is impossible: it must be at least 0"},
+        BadSetting{{"train.seed=9223372036854775808"},
+                   "--set train.seed=9223372036854775808: 9223372036854775808 is impossible: it must be at most "
+                   "9223372036854775807"},
+        BadSetting{{"train.seed=-99999999999999999999"},
+                   "--set train.seed=-99999999999999999999: -99999999999999999999 is impossible: it must be at least "
+                   "0"},
+        BadSetting{{"train.micro_batch=99999999999999999999"},
+                   "--set train.micro_batch=99999999999999999999: 99999999999999999999 is impossible: it must be at "
+                   "most 2147483647"},
+        BadSetting{{"data={tokens: null, mixture: []}"},
+                   "--set data={tokens: null, mixture: []}: data.mixture: is an empty list: name its files, or one "
+                   "file alone as data.tokens"},
         BadSetting{{"train.steps.x=0"}, "--set train.steps.x=0: train.steps: a map is not a whole number"},
         BadSetting{{"train"}, "--set \"train\": give KEY=VALUE, as in --set train.steps=20"},
         BadSetting{{"=3"}, "--set \"=3\": give KEY=VALUE, as in --set train.steps=20"},
@@ -209,6 +220,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"model.hidden_size=62"},
                    "--set model.hidden_size=62: 62 is not a multiple of num_attention_heads 4: change one, or give "
                    "head_dim"},
+        BadSetting{{"model.freeze_padding_row=true"},
+                   "--set model.freeze_padding_row=true: true needs model.pad_token_id, the token whose row it is"},
+        BadSetting{{"model.pad_token_id=256"}, "--set model.pad_token_id=256: 256 is no token of vocab_size 256"},
         BadSetting{{"model.head_dim=7"}, "--set model.head_dim=7: 7 is odd: rotary positions turn pairs"},
         BadSetting{{"model.family=gpt2"},
                    "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, "
@@ -408,18 +422,6 @@ TEST(RecipeErrors, RefuseWhatIsNoRecipe) {
   EXPECT_NE(input_error([&] { load_recipe(std::string(5000, 'x'), {}, ""); }).find("File name too long"),
             std::string::npos);
   EXPECT_EQ(input_error([] { load_recipe("/dev/zero", {}, ""); }), "/dev/zero: more than 1 MiB: this is not a recipe");
-}
-
-TEST(Suggestions, FindTheNearest) {
-  const std::vector<std::string> words = {"steps", "seed", "precision"};
-  EXPECT_EQ(nearest("stpes", words), "steps");
-  EXPECT_EQ(nearest("step", words), "steps");
-  EXPECT_EQ(nearest("precission", words), "precision");
-  EXPECT_EQ(nearest("STEPS", words), "steps");
-  EXPECT_EQ(nearest("weights", words), "");
-  EXPECT_EQ(nearest("", words), "");
-  EXPECT_EQ(nearest(std::string(1000, 's'), words), "");
-  EXPECT_EQ(recipe_keys().suggestion("train", "vocab_size"), "; did you mean \"model.vocab_size\"?");
 }
 
 }  // namespace

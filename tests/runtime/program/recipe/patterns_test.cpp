@@ -1,6 +1,5 @@
 // Patterns of parameter names: their matches, and the errors for patterns that do not fit the model.
 #include "runtime/program/recipe/patterns.h"
-#include "mesh/base/files/glob.h"
 
 #include <gtest/gtest.h>
 
@@ -12,20 +11,6 @@ namespace meshtrain::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-TEST(Patterns, AreShellGlobsOfTheWholeName) {
-  const std::string name = "model.layers.10.mlp.up_proj.weight";
-  for (const char* pattern : {"*", "model.layers.10.mlp.up_proj.weight", "model.layers.*.mlp.*", "*up_proj*",
-                              "model.layers.1?.*", "model.layers.[0-9][0-9].*", "*.mlp.[!gd]*", "*\\.weight"}) {
-    EXPECT_TRUE(matches(pattern, name)) << pattern;
-  }
-  for (const char* pattern : {"", "model", "up_proj", "model.layers.1.*", "MODEL.*", "*.bias", "*.mlp.[!u]*",
-                              "model.layers.[!0-9]*", "*.mlp.\\*"}) {
-    EXPECT_FALSE(matches(pattern, name)) << pattern;
-  }
-  EXPECT_EQ(first_match({"*.bias", "*.mlp.*", "*"}, name), 1u);
-  EXPECT_EQ(first_match({"*.bias"}, name), std::nullopt);
-}
 
 Recipe with(const RecipeFolder& folder, const std::string& lines) {
   std::string text = kSmallRecipe;

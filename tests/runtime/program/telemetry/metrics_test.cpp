@@ -1,3 +1,5 @@
+#include "runtime/program/telemetry/metrics.h"
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -7,8 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/base/error.h"
-#include "runtime/program/telemetry/console.h"
-#include "runtime/program/telemetry/metrics.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain {
@@ -86,21 +86,6 @@ TEST(Metrics, AreCutBackToTheResumedStep) {
   EXPECT_EQ(lines[2]["loss"], 9.0);
 }
 
-TEST(JsonLines, SaysWhichStepsHaveNoLine) {
-  const testing::ScratchFolder folder;
-  const auto missing = [&](const std::string& lines, int64_t last_step) {
-    std::ofstream(folder.path() / "metrics.jsonl") << lines;
-    return JsonLines(folder.path() / "metrics.jsonl", last_step).missing();
-  };
-  const std::string lines = "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":7}\n{\"step\":9}\n";
-  EXPECT_EQ(missing(lines, 3), "");
-  EXPECT_EQ(missing(lines, 6), "steps 4 to 6");
-  EXPECT_EQ(missing(lines, 10), "steps 4 to 6, step 8, step 10");
-  EXPECT_EQ(missing("{\"step\":1}\n{\"step\":2", 2), "step 2") << "a line that was cut short";
-  EXPECT_EQ(missing("", 2), "steps 1 to 2");
-  EXPECT_EQ(missing("", 0), "");
-}
-
 TEST(Metrics, AFullDiskIsNamed) {
   const ScratchFolder folder;
   MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
@@ -118,28 +103,6 @@ TEST(Metrics, AFullDiskIsNamed) {
   }
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_NE(message.find("metrics.jsonl"), std::string::npos) << message;
-}
-
-TEST(Console, ALineAStep) {
-  EXPECT_EQ(console_line({12, 2.12345, 0.5, 1e-3, 0, 0, 12345.4}, 600, 75),
-            "step  12/600  loss 2.1235  norm 0.500  lr 1.00e-03  12,345 tok/s  eta 1:15");
-  StepMetrics skipped{12, 2.12345, 0.5, 1e-3};
-  skipped.skipped = true;
-  EXPECT_TRUE(console_line(skipped, 600, 75).ends_with("  skipped: the loss is not finite"));
-  skipped.non_finite = "model.norm.weight";
-  skipped.loss_scale = 65536;
-  EXPECT_TRUE(console_line(skipped, 600, 75)
-                  .ends_with("  skipped: the gradient of model.norm.weight is not finite with loss scale 65536"));
-  StepMetrics evaluated{12, 2.12345, 0.5, 1e-3};
-  evaluated.evaluation = EvaluationMetrics{1.98766, 100, 2};
-  EXPECT_TRUE(console_line(evaluated, 600, 75).ends_with("  eta 1:15  eval loss 1.9877"));
-  EXPECT_EQ(with_separators(999), "999");
-  EXPECT_EQ(with_separators(-1234567), "-1,234,567");
-  EXPECT_EQ(with_separators(-123), "-123");
-  EXPECT_EQ(counted(1, "piece"), "1 piece");
-  EXPECT_EQ(counted(1234, "piece"), "1,234 pieces");
-  EXPECT_EQ(counted(0, "mesh", "meshes"), "0 meshes");
-  EXPECT_EQ(duration(2 * 3600 + 5), "2:00:05");
 }
 
 }  // namespace

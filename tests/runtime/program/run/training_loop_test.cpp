@@ -1,0 +1,142 @@
+#include "runtime/program/run/training_loop.h"
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <tuple>
+
+#include "mesh/agree.h"
+#include "mesh/base/error.h"
+#include "tests/runtime/program/run/run_folder.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainingLoopTest : public RunFolder {};
+
+// With constant weights, losses identify batches: step k has the loss of a run that begins with its samples.
+TEST_F(TrainingLoopTest, EachStepHasTheNextSamplesAlsoAfterAChangeOfTheBatch) {
+  std::mt19937_64 random(7);
+  std::string tokens(18 * 17, '\0');
+  for (char& id : tokens) id = static_cast<char>(random() % 64);
+  const auto settings = [&](const std::string& name, size_t first, size_t samples, int steps, int batch) {
+    write_file(path(name), tokens.substr(first * 17, samples * 17));
+    return Words{"data.tokens=" + path(name).string(), "train.steps=" + std::to_string(steps),
+                 "train.global_batch=" + std::to_string(batch), "optimizer.learning_rate=1e-30", "checkpoint.every=3"};
+  };
+  train(settings("all", 0, 18, 3, 4));
+  train(settings("all", 0, 18, 5, 3), resumed());
+  const std::vector<double> losses = column("loss"), seen = column("tokens");
+  ASSERT_EQ(losses.size(), 5u);
+  EXPECT_EQ(seen, (std::vector<double>{64, 128, 192, 240, 288}));
+  for (const auto& [step, first, batch] : {std::tuple{0, 0, 4}, {1, 4, 4}, {2, 8, 4}, {3, 12, 3}, {4, 15, 3}}) {
+    run_dir = path("run" + std::to_string(step));
+    train(settings("step" + std::to_string(step), static_cast<size_t>(first), static_cast<size_t>(batch), 1, batch));
+    EXPECT_NEAR(losses[static_cast<size_t>(step)], column("loss").at(0), 1e-6) << "step " << step + 1;
+  }
+  EXPECT_GT(std::abs(losses[0] - losses[1]), 1e-3) << "batches that can be told apart";
+}
+
+TEST_F(TrainingLoopTest, CheckpointsAreWrittenWhenTheyAreDueAndAfterTheLastStep) {
+  train({"train.steps=5", "checkpoint.every=2"});
+  EXPECT_EQ(checkpoints(), (Words{"step-00000002", "step-00000004", "step-00000005"}));
+  EXPECT_EQ(events(), (Words{"started", "checkpoint", "checkpoint", "checkpoint", "done"}));
+  EXPECT_EQ(lines("events.jsonl").back().at("step"), 5);
+  EXPECT_TRUE(has(log, " info: checkpoint of step 5 written in ")) << log;
+}
+
+TEST_F(TrainingLoopTest, ATimeLimitEndsARunAfterAStepWithACheckpointAndNoEvaluation) {
+  write_file(path("held_out.bin"), std::string(8 * 17, '\1'));
+  const Words words = {"train.time_limit=1e-9", "evaluate={every: 1, tokens: " + path("held_out.bin").string() + "}"};
+  EXPECT_EQ(train(words), RunEnd::Stopped);
+  EXPECT_TRUE(has(log, " info: stopped by train.time_limit after step 1; continue with --resume\n")) << log;
+  EXPECT_EQ(checkpoints(), Words{"step-00000001"});
+  ASSERT_EQ(lines("metrics.jsonl").size(), 1u);
+  EXPECT_FALSE(lines("metrics.jsonl")[0].contains("eval_loss"));
+  const nlohmann::json stopped = lines("events.jsonl").back();
+  EXPECT_EQ(stopped.at("why"), "time_limit");
+  EXPECT_FALSE(stopped.contains("signal"));
+}
+
+TEST_F(TrainingLoopTest, TheLastStepIsNoStepToStopAfter) {
+  EXPECT_EQ(train({"train.steps=1", "train.time_limit=1e-9"}), RunEnd::Done);
+  EXPECT_EQ(events().back(), "done");
+}
+
+TEST_F(TrainingLoopTest, EvaluatesWhenItIsDueAndAfterTheLastStepAndChangesNothing) {
+  train({"train.steps=3"});
+  const std::vector<double> losses = column("loss");
+  run_dir = path("evaluated");
+  write_file(path("held_out.bin"), std::string(8 * 17, '\1'));
+  train({"train.steps=3", "evaluate={every: 2, tokens: " + path("held_out.bin").string() + "}"});
+  EXPECT_EQ(column("loss"), losses) << "to the bit";
+  std::map<int, bool> evaluated;
+  for (const nlohmann::json& line : lines("metrics.jsonl")) evaluated[line.at("step")] = line.contains("eval_loss");
+  EXPECT_EQ(evaluated, (std::map<int, bool>{{1, false}, {2, true}, {3, true}}));
+}
+
+TEST_F(TrainingLoopTest, AStepWithoutALabelIsSkippedAndNamed) {
+  std::string mask(100 * 17, '\1');
+  std::fill_n(mask.begin() + 4 * 17, 4 * 17, '\0');
+  write_file(path("mask"), mask);
+  train({"train.steps=3", "data.loss_mask=" + path("mask").string()});
+  const std::vector<nlohmann::json> steps = lines("metrics.jsonl");
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_TRUE(steps[1].at("loss").is_null());
+  EXPECT_EQ(steps[1].at("counted_tokens"), 0);
+  EXPECT_EQ(steps[1].at("no_label"), path("tokens.bin").string() + ": sample 4 to 7");
+  EXPECT_EQ(steps[2].at("tokens"), 3 * 64) << "the order of samples goes on";
+  EXPECT_TRUE(has(log, "step 2/3  skipped: no label of it counts: ")) << log;
+}
+
+TEST_F(TrainingLoopTest, StepsThatAreSkippedInARowEndTheRunAlsoAcrossAResume) {
+  const Words words = {"train.precision=fp16_mixed", "train.loss_scale={static: 1.0e+30}", "train.max_skipped=3",
+                       "checkpoint.every=1", "train.steps=9"};
+  EXPECT_EQ(failure<AgreedError>(words).substr(0, 8), "step 3: ");
+  for (const nlohmann::json& line : lines("metrics.jsonl")) EXPECT_EQ(line.at("skipped"), true);
+  EXPECT_EQ(failure<AgreedError>(words, resumed()).substr(0, 8), "step 3: ") << "the two before its checkpoint count";
+}
+
+TEST_F(TrainingLoopTest, ThatThePaddingRowIsTrainedIsSaidOnce) {
+  // The tokens are 0 to 49, repeated; the 40 first is an input of the third sample.
+  train({"model.pad_token_id=40"});
+  const std::string line = "step 1 has the padding token, pad_token_id 40, 1 time in its inputs: ";
+  ASSERT_TRUE(has(log, line)) << log;
+  EXPECT_FALSE(has(log.substr(log.find(line) + line.size()), "has the padding token")) << log;
+  run_dir = path("absent");
+  train({"model.pad_token_id=60"});
+  EXPECT_FALSE(has(log, "padding")) << "it does not occur";
+  run_dir = path("frozen");
+  train({"model.pad_token_id=40", "model.freeze_padding_row=true"});
+  EXPECT_FALSE(has(log, "has the padding token")) << log;
+}
+
+TEST_F(TrainingLoopTest, MetricsAreDurableBeforeACheckpointIs) {
+  inject_faults("fdatasync:metrics.jsonl:EIO");
+  const std::string said = failure<AgreedError>({"checkpoint.every=3"});
+  EXPECT_TRUE(has(said, "cannot write " + (run_dir / "metrics.jsonl").string() + ": Input/output error")) << said;
+  EXPECT_EQ(checkpoints(), Words{});
+}
+
+TEST_F(TrainingLoopTest, MetricsThatFailWhenTheyAreClosedAreReported) {
+  inject_faults("close:metrics.jsonl:EIO");
+  const std::string said = failure<std::runtime_error>({"checkpoint.every=3"});
+  EXPECT_TRUE(has(said, "cannot write " + (run_dir / "metrics.jsonl").string() + ": Input/output error")) << said;
+  EXPECT_EQ(checkpoints(), (Words{"step-00000003", "step-00000004"}));
+}
+
+TEST_F(TrainingLoopTest, ACheckpointThatWasNotAskedForPreventsNoExport) {
+  for (const std::string fault : {"mkdir:checkpoints:EDQUOT", "fdatasync:metrics.jsonl:EIO"}) {
+    run_dir = path("run" + std::to_string(fault.size()));
+    const fs::path weights = path("weights" + std::to_string(fault.size()));
+    inject_faults(fault);
+    EXPECT_EQ(train({"train.export=" + weights.string()}), RunEnd::Done);
+    EXPECT_TRUE(has(log, " warning: ") && has(log, has(fault, "EIO") ? ": Input/output" : ": Disk quota")) << log;
+    EXPECT_TRUE(fs::exists(weights / "model.safetensors"));
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,27 @@
+#include "runtime/program/yaml/suggest.h"
+
+#include <gtest/gtest.h>
+
+namespace meshtrain::testing {
+namespace {
+
+TEST(Suggestions, FindTheNearest) {
+  const std::vector<std::string> words = {"steps", "seed", "precision"};
+  EXPECT_EQ(nearest("stpes", words), "steps");
+  EXPECT_EQ(nearest("step", words), "steps");
+  EXPECT_EQ(nearest("precission", words), "precision");
+  EXPECT_EQ(nearest("STEPS", words), "steps");
+  EXPECT_EQ(nearest("weights", words), "");
+  EXPECT_EQ(nearest("", words), "");
+  EXPECT_EQ(nearest(std::string(1000, 's'), words), "");
+}
+
+TEST(Suggestions, OfTwoTakeTheOneWithFewerChanges) {
+  EXPECT_EQ(nearest("warmup_step", {"warmup_stop", "warmup_steps"}), "warmup_stop") << "of equals the first";
+  EXPECT_EQ(nearest("warmup_step", {"warmup_stops", "warmup_steps"}), "warmup_steps");
+  EXPECT_EQ(nearest("ab", {"ba"}), "ba") << "two letters that are swapped are one change";
+  EXPECT_EQ(nearest("ab", {"cd"}), "") << "and two changes are too many for so short a word";
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
