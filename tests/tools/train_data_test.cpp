@@ -241,7 +241,8 @@ TEST_F(TrainData, AFileThatIsTrainedOnIsNotHeldOut) {
 
 TEST_F(TrainData, HeldOutTokensAreCheckedBeforeTheStart) {
   const Words words = {"--mesh", "dp=2", "--set", "evaluate.tokens=" + path("held_out.bin").string()};
-  EXPECT_EQ(complaint(2, words), "cannot read " + path("held_out.bin").string() + ": No such file or directory");
+  EXPECT_EQ(complaint(2, words),
+            "evaluate.tokens: cannot read " + path("held_out.bin").string() + ": No such file or directory");
   write("held_out.bin", ids(17, 5) + std::string(17, '\x41'));
   EXPECT_TRUE(has(complaint(2, words), "held_out.bin: token 17 has id 65, beyond the vocabulary of 64"));
   write("held_out.bin", ids(16, 5));

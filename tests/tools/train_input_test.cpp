@@ -191,7 +191,7 @@ TEST_F(TrainInput, TokenFile) {
   EXPECT_TRUE(has(message, tokens + ": 1699 tokens are not a whole number of records of 17")) << message;
   std::filesystem::remove(tokens);
   message = complaint(2, {"--mesh", "dp=2"});
-  EXPECT_EQ(message, "cannot read " + tokens + ": No such file or directory");
+  EXPECT_EQ(message, "data.tokens: cannot read " + tokens + ": No such file or directory");
   message = complaint(2, {"--mesh", "dp=2", "--set", "data.source=make tokens"});
   EXPECT_EQ(message, "data.tokens: there is no " + tokens + "; the recipe says that it comes from: make tokens");
   write("other.yaml", "extends: tiny.yaml\ndata: {source: make tokens, tokens: a.bin}\n");
@@ -207,7 +207,7 @@ TEST_F(TrainInput, TokenFileThatOneRankLacks) {
   std::filesystem::rename(path("tokens.bin"), path("0/tokens.bin"));
   const std::string message = complaint(2, {"--mesh", "dp=2", "--set", "data.tokens=/proc/self/cwd/tokens.bin"}, 2,
                                         "cd " + path("$OMPI_COMM_WORLD_RANK").string());
-  EXPECT_EQ(message, "cannot read /proc/self/cwd/tokens.bin: No such file or directory");
+  EXPECT_EQ(message, "data.tokens: cannot read /proc/self/cwd/tokens.bin: No such file or directory");
   EXPECT_TRUE(metrics().empty());
 }
 

@@ -25,7 +25,11 @@ TokenFile open_tokens(const SourceOptions& options, const std::string& key) {
     throw InputError(key + ".tokens", "there is no " + options.tokens.string() +
                                           "; the recipe says that it comes from: " + options.source);
   }
-  return TokenFile(options.tokens, options.dtype);
+  try {
+    return TokenFile(options.tokens, options.dtype);
+  } catch (const InputError& error) {
+    throw InputError(key + ".tokens", error.problem());
+  }
 }
 
 int64_t count_samples(const TokenFile& tokens, const SourceOptions& options, int64_t sequence_length,
