@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "runtime/training/trainer/module_part.h"
 #include "tests/support/faults/faults.h"
