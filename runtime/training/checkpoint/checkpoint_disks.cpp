@@ -87,10 +87,11 @@ void CheckpointDisks::check_owner(const std::string& resumed) const {
                    "): move or remove that folder on that host, or choose " + options_.other_folder);
 }
 
-std::vector<int64_t> CheckpointDisks::settle(int64_t step) const {
-  std::vector<int64_t> later;
-  std::ranges::copy_if(steps_, std::back_inserter(later), [&](int64_t own) { return own > step; });
+std::vector<int64_t> CheckpointDisks::settle(int64_t step) {
   for_each_host([&] { settle_host(step); });
+  const auto first = std::ranges::upper_bound(steps_, step);
+  std::vector<int64_t> later(first, steps_.end());
+  steps_.erase(first, steps_.end());
   return later;
 }
 

@@ -43,7 +43,7 @@ class CheckpointDisks {
   /// does not list. Puts the checkpoints after `step`, where the run continues, out of the way; rank 0's host is first,
   /// so that the checkpoints in its listing are complete on all hosts. Returns the steps of those in rank 0's listing
   /// that were put out of the way.
-  std::vector<int64_t> settle(int64_t step) const;
+  std::vector<int64_t> settle(int64_t step);
 
   /// Creates partial(step) on every host.
   void begin(int64_t step);
@@ -78,7 +78,7 @@ class CheckpointDisks {
   HostMap hosts_;
   std::string run_;                 // id of the run, as CheckpointFolder::claim() stores it
   std::string attempt_;             // id of this start of the run
-  std::vector<int64_t> steps_;      // steps that rank 0 listed at the start
+  std::vector<int64_t> steps_;      // steps that rank 0 listed at the start, without those that settle() renamed
   std::vector<int64_t> abandoned_;  // abandoned steps that rank 0 listed at the start
   bool has_warned_ = false;
   bool is_claimed_ = false;
