@@ -20,6 +20,9 @@ ReplicaMap::ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::
       tp_ = digit;
     } else if (roles.tokens.contains(axis.name)) {
       (num_token_axes++ == 0 ? outer_ : inner_) = digit;
+    } else if (axis.size > 1) {
+      throw std::invalid_argument("mesh " + layout.describe() + ": ranks along " + axis.name + " have no role in " +
+                                  "training: give each of them its own mesh, DeviceMesh::part() without that axis");
     }
   }
   const auto is_of_tokens = [&](const std::string& axis) { return roles.tokens.contains(axis); };

@@ -154,6 +154,26 @@ TEST_P(CheckpointDisksTest, CheckpointsOfOlderVersionsHaveNoIdAndAreGoneOnFrom) 
   EXPECT_EQ(folder().owners().size(), 1u);
 }
 
+TEST_P(CheckpointDisksTest, ACheckpointIsReplacedOnEveryHost) {
+  {
+    CheckpointDisks disks = start();
+    write(disks, 10);
+    if (is_first_of_host()) std::ofstream(folder().step(10) / "old") << 10;
+    ranks_.barrier();
+  }
+  {
+    CheckpointDisks disks = start(folder_of(0).step(10));
+    disks.settle(10);
+    EXPECT_EQ(steps(), Steps{10});
+    write(disks, 10);
+    EXPECT_FALSE(fs::exists(folder().step(10) / "old"));
+    EXPECT_TRUE(fs::exists(folder().step(10) / std::to_string(ranks_.rank())));
+  }
+  ranks_.barrier();
+  EXPECT_EQ(folder().abandoned(), Steps());
+  ranks_.barrier();
+}
+
 // When one host cannot rename, the newest checkpoint that rank 0 lists exists on both hosts.
 TEST_P(CheckpointDisksTest, ARenameThatFailsLeavesACheckpointOnEveryHost) {
   for (int failing = 0; failing < hosts_.num_hosts(); ++failing) {

@@ -7,8 +7,10 @@
 
 #include <memory>
 
+#include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "runtime/training/trainer/module_part.h"
+#include "tests/support/faults/faults.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
@@ -136,9 +138,73 @@ TEST(Saving, RemovesAndSetsAside) {
   if (world().rank() == 0) fs::create_directory(folder.partial(50, "killed"));
   save(trained.trainer(), {.step = 30}, folder.folder(), {.last = 2});
   EXPECT_EQ(steps_in(folder), Steps{30});
-  EXPECT_EQ(folder.abandoned(), (Steps{30, 40}));
+  EXPECT_EQ(folder.abandoned(), Steps{40});
   EXPECT_FALSE(fs::exists(folder.partial(50, "killed")));
   world().barrier();
+}
+
+TEST(Saving, TheReplacedCheckpointStaysUntilTheNewOneIsDurable) {
+  const ScratchFolder scratch(world());
+  const CheckpointFolder folder(scratch.path() / "checkpoints");
+  Trained trained("adamw"), again("adamw");
+  save(trained.trainer(), {.step = 5, .num_samples = 1}, folder.folder());
+  inject_faults("fsync:manifest.json:ENOSPC");
+  EXPECT_NE(message<AgreedError>([&] { save(trained.trainer(), {.step = 5, .num_samples = 2}, folder.folder()); }), "");
+  inject_faults("");
+  EXPECT_EQ(steps_in(folder), Steps{5});
+  EXPECT_EQ(resume(again.trainer(), folder.folder())->num_samples, 1);
+  save(again.trainer(), {.step = 5, .num_samples = 3}, folder.folder());
+  EXPECT_EQ(resume(trained.trainer(), folder.folder())->num_samples, 3);
+  EXPECT_EQ(folder.abandoned(), Steps());
+  world().barrier();
+}
+
+TEST(Saving, AbandonedCheckpointsAloneGiveAWarning) {
+  const ScratchFolder scratch(world());
+  const CheckpointFolder folder(scratch.path() / "checkpoints");
+  Trained trained("adamw");
+  save(trained.trainer(), {.step = 5}, folder.folder());
+  if (world().rank() == 0) folder.abandon({5});
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(resume(trained.trainer(), folder.folder()));
+  const std::string warning = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(has(warning, "rename abandoned-step-00000005 to step-00000005"), world().rank() == 0) << warning;
+}
+
+TEST(Saving, AnotherRunsFolderIsRefusedAndLeftAlone) {
+  const ScratchFolder scratch(world());
+  const CheckpointFolder folder(scratch.path() / "checkpoints"), other(scratch.path() / "other");
+  Trained owner("adamw"), stranger("adamw");
+  for (const int64_t step : {2, 4}) save(owner.trainer(), {.step = step}, folder.folder());
+  if (world().rank() == 0) fs::create_directory(folder.partial(6, "in-progress"));
+  save(stranger.trainer(), {.step = 1}, other.folder());
+  const auto saves = [&] { save(stranger.trainer(), {.step = 2}, folder.folder(), {.last = 1}); };
+  const std::string refusal = message<InputError>(saves);
+  EXPECT_TRUE(has(refusal, "which belongs to another run: resume() from it before the first step")) << refusal;
+  EXPECT_EQ(steps_in(folder), (Steps{2, 4}));
+  EXPECT_TRUE(fs::exists(folder.partial(6, "in-progress")));
+  world().barrier();
+  resume(stranger.trainer(), folder.folder());
+  saves();
+  EXPECT_EQ(steps_in(folder), Steps{2});
+  save(stranger.trainer(), {.step = 2}, other.folder());
+  EXPECT_EQ(steps_in(other), (Steps{1, 2}));
+}
+
+TEST(Saving, ACopiedCheckpointWithoutTheRunsIdIsContinued) {
+  const ScratchFolder scratch(world());
+  const CheckpointFolder folder(scratch.path() / "checkpoints"), copied(scratch.path() / "copied");
+  Trained trained("adamw"), stranger("adamw");
+  save(trained.trainer(), {.step = 2}, folder.folder());
+  if (world().rank() == 0) {
+    fs::create_directory(copied.folder());
+    fs::copy(folder.step(2), copied.step(2));
+  }
+  world().barrier();
+  EXPECT_NE(message<InputError>([&] { save(stranger.trainer(), {.step = 3}, copied.folder()); }), "");
+  ASSERT_TRUE(resume(trained.trainer(), copied.folder()));
+  for (const int64_t step : {3, 4}) save(trained.trainer(), {.step = step}, copied.folder());
+  EXPECT_EQ(steps_in(copied), (Steps{2, 3, 4}));
 }
 
 TEST(Saving, RefusesAnotherOptimizersState) {

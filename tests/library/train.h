@@ -44,10 +44,11 @@ void train(Net& net, const std::vector<std::string>& units, const meshtrain::Dev
   meshtrain::Trainer trainer(parts, meshtrain::index_of(parts), mesh, options);
 
   meshtrain::TrainingState state = meshtrain::resume(trainer, folder).value_or(meshtrain::TrainingState());
+  const int64_t first_step = state.step;
   while (state.step < last_step) {
     const meshtrain::StepBatch batch = read(state.step);
     const auto outcome = trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = 0.05});
     report(trainer, ++state.step, outcome.read().loss);
   }
-  meshtrain::save(trainer, state, folder);
+  if (state.step > first_step) meshtrain::save(trainer, state, folder);
 }

@@ -197,10 +197,19 @@ TEST(ReplicaMap, AxesHaveTheRolesThatTheyAreGiven) {
 }
 
 TEST(ReplicaMap, RefusesAxesWithoutTheRoleOfTokens) {
-  const MeshLayout layout({{"edp", 4}, {"dp", 2}, {"cp", 2}, {"tp", 3}});
+  const MeshLayout layout({{"edp", 1}, {"dp", 2}, {"cp", 2}, {"tp", 3}});
   EXPECT_THROW(ReplicaMap(layout, 0, {"edp"}, 2), std::invalid_argument);
   EXPECT_THROW(ReplicaMap(layout, 0, {"tp"}, 3), std::invalid_argument);
   EXPECT_THROW(ReplicaMap(layout, 0, {"dp"}, 2, {"tp", {"edp", "dp", "cp"}}), std::invalid_argument);
+}
+
+TEST(ReplicaMap, RefusesRanksWithoutARole) {
+  const MeshLayout staged({{"pp", 2}, {"dp", 3}}), one_stage({{"pp", 1}, {"dp", 3}});
+  for (const std::optional<int64_t> num_shards : {std::optional<int64_t>(), {3}}) {
+    EXPECT_THROW(ReplicaMap(staged, 0, {"dp"}, num_shards), std::invalid_argument);
+    EXPECT_THROW(ReplicaMap(dry_mesh(staged, 0), {"dp"}, num_shards), std::invalid_argument);
+    EXPECT_NO_THROW(ReplicaMap(one_stage, 0, {"dp"}, num_shards));
+  }
 }
 
 // Shards over all ranks need no new groups.

@@ -32,6 +32,10 @@ std::vector<int64_t> read_steps(std::istream& text) {
   return steps;
 }
 
+bool contains(const std::vector<int64_t>& steps, int64_t one) {
+  return std::find(steps.begin(), steps.end(), one) != steps.end();
+}
+
 /// Returns true when the checkpoint certainly has no manifest; false on errors.
 bool lacks_manifest(const fs::path& checkpoint) {
   std::error_code failed;
@@ -83,23 +87,25 @@ void CheckpointDisks::check_owner(const std::string& resumed) const {
                    "): move or remove that folder on that host, or choose " + options_.other_folder);
 }
 
-std::vector<int64_t> CheckpointDisks::settle(int64_t step) const {
-  std::vector<int64_t> later;
-  std::ranges::copy_if(steps_, std::back_inserter(later), [&](int64_t own) { return own > step; });
-  agree(world_, [&] {
-    if (world_.rank() == 0) settle_host(step);
-  });
-  if (hosts_.num_hosts() == 1) return later;
-  agree(world_, [&] {
-    if (acts() && !has_rank_0()) settle_host(step);
-  });
+std::vector<int64_t> CheckpointDisks::settle(int64_t step) {
+  for_each_host([&] { settle_host(step); });
+  const auto first = std::ranges::upper_bound(steps_, step);
+  std::vector<int64_t> later(first, steps_.end());
+  steps_.erase(first, steps_.end());
   return later;
 }
 
+void CheckpointDisks::for_each_host(const std::function<void()>& action) const {
+  agree(world_, [&] {
+    if (world_.rank() == 0) action();
+  });
+  if (hosts_.num_hosts() == 1) return;
+  agree(world_, [&] {
+    if (acts() && !has_rank_0()) action();
+  });
+}
+
 void CheckpointDisks::settle_host(int64_t step) const {
-  const auto contains = [](const std::vector<int64_t>& steps, int64_t one) {
-    return std::find(steps.begin(), steps.end(), one) != steps.end();
-  };
   folder_.clean();
   const std::vector<std::string> owners = folder_.owners();
   const bool is_ours = std::find(owners.begin(), owners.end(), run_) != owners.end();
@@ -127,6 +133,8 @@ void CheckpointDisks::begin(int64_t step) {
 }
 
 void CheckpointDisks::complete(int64_t step) {
+  std::vector<fs::path> replaced;
+  if (contains(steps_, step)) for_each_host([&] { replaced = folder_.abandon({step}); });
   const auto rename = [&] { folder_.complete(step, attempt_); };
   if (hosts_.num_hosts() > 1) {
     agree(world_, [&] {
@@ -136,6 +144,7 @@ void CheckpointDisks::complete(int64_t step) {
   agree(world_, [&] {
     if (world_.rank() == 0) rename();
   });
+  if (!replaced.empty()) removal_ = std::async(std::launch::async, remove_all, replaced);
 }
 
 std::vector<fs::path> CheckpointDisks::retire_on_host(std::vector<int64_t>& steps) {

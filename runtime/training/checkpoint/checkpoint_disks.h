@@ -42,11 +42,12 @@ class CheckpointDisks {
   /// does not list. Puts the checkpoints after `step`, where the run continues, out of the way; rank 0's host is first,
   /// so that the checkpoints in its listing are complete on all hosts. Returns the steps of those in rank 0's listing
   /// that were put out of the way.
-  std::vector<int64_t> settle(int64_t step) const;
+  std::vector<int64_t> settle(int64_t step);
 
   /// Creates partial(step) on every host.
   void begin(int64_t step);
-  /// Gives the checkpoint of `step` its final name on every host. Call when every file in it is durable.
+  /// Gives the checkpoint of `step` its final name on every host. Call when every file in it is durable. An earlier
+  /// checkpoint of `step` keeps its name until then; it is removed in the background when the new one has that name.
   void complete(int64_t step);
   /// Removes, in the background, the checkpoints that are not to be kept. A host that cannot rename one leaves it there
   /// and warns once.
@@ -54,6 +55,8 @@ class CheckpointDisks {
 
   // Not collective.
 
+  /// Returns the id of the run.
+  const std::string& run() const { return run_; }
   /// Removes partial(step) from this rank's host. Throws nothing.
   void remove(int64_t step) const;
   /// Reports `line` by DiskOptions::warn.
@@ -62,6 +65,8 @@ class CheckpointDisks {
  private:
   void check_owner(const std::string& resumed) const;
   void settle_host(int64_t step) const;
+  /// Runs `action` on one rank of each host, first on rank 0. Collective.
+  void for_each_host(const std::function<void()>& action) const;
   std::vector<std::filesystem::path> retire_on_host(std::vector<int64_t>& steps);
   bool acts() const { return hosts_.is_first_of_host(world_.rank()); }
   bool has_rank_0() const { return hosts_.host_of(world_.rank()) == hosts_.host_of(0); }
@@ -72,7 +77,7 @@ class CheckpointDisks {
   HostMap hosts_;
   std::string run_;                 // id of the run, as CheckpointFolder::claim() stores it
   std::string attempt_;             // id of this start of the run
-  std::vector<int64_t> steps_;      // steps that rank 0 listed at the start
+  std::vector<int64_t> steps_;      // steps that rank 0 listed at the start, without those that settle() renamed
   std::vector<int64_t> abandoned_;  // abandoned steps that rank 0 listed at the start
   bool has_warned_ = false;
   bool is_claimed_ = false;

@@ -176,16 +176,17 @@ std::vector<int64_t> CheckpointFolder::abandoned() const {
   return steps;
 }
 
-void CheckpointFolder::abandon(const std::vector<int64_t>& steps) const {
-  bool any = false;
+std::vector<fs::path> CheckpointFolder::abandon(const std::vector<int64_t>& steps) const {
+  std::vector<fs::path> renamed;
   std::error_code ignored;
   for (const int64_t later : steps) {
     const std::string name = kAbandoned + name_of(later);
     fs::path away = folder_ / name;
     for (int n = 2; fs::exists(away, ignored); ++n) away = folder_ / (name + "-" + std::to_string(n));
-    any = rename_folder(this->step(later), away) || any;
+    if (rename_folder(this->step(later), away)) renamed.push_back(away);
   }
-  if (any) sync_folder(folder_);
+  if (!renamed.empty()) sync_folder(folder_);
+  return renamed;
 }
 
 std::vector<int64_t> CheckpointFolder::outdated(int64_t keep_last, int64_t keep_every) const {

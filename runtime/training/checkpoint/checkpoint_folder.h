@@ -54,8 +54,8 @@ class CheckpointFolder {
   /// damaged checkpoint under a name that says it is complete. Does nothing when another host, on the same disk, has
   /// renamed it.
   void complete(int64_t step, const std::string& attempt) const;
-  /// Renames those of `steps` that exist to "abandoned-step-00000012", durably.
-  void abandon(const std::vector<int64_t>& steps) const;
+  /// Renames those of `steps` that exist to "abandoned-step-00000012", durably. Returns their new paths.
+  std::vector<std::filesystem::path> abandon(const std::vector<int64_t>& steps) const;
   /// Returns the steps that abandon() has renamed.
   std::vector<int64_t> abandoned() const;
   /// Returns all steps but the last `keep_last` (0: keeps all) and, if it is not 0, the multiples of `keep_every`.

@@ -10,7 +10,8 @@
 namespace meshtrain {
 
 /// A torch::nn::Module as the only part of a model. The module need not know of ranks: see ModuleUnits for what the
-/// caller must leave alone. Ranks along dp compute different micro-batches; ranks along other axes compute the same.
+/// caller must leave alone. Ranks along dp compute different micro-batches, those along cp may, and ranks along tp
+/// compute the same. Throws std::invalid_argument when the mesh has several ranks along another axis.
 class ModulePart final : public ModelPart {
  public:
   /// Returns the sum of the losses of a micro-batch's counted labels, a scalar: calls the module's forward.

@@ -1,5 +1,8 @@
 #include "runtime/training/trainer/saving.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <system_error>
 #include <utility>
 
 #include "mesh/agree.h"
@@ -54,13 +57,40 @@ void read_shards(const std::filesystem::path& folder, const Manifest& manifest, 
   }
 }
 
+/// Throws InputError when `folder` belongs to a run that is not among `runs`.
+void check_runs(const CheckpointFolder& folder, const Trainer::Runs& runs) {
+  const std::vector<std::string> owners = folder.owners();
+  std::error_code failed;
+  const bool is_known =
+      owners.empty() ? folder.steps().empty() ||
+                           std::filesystem::equivalent(runs.resumed, folder.folder() / runs.resumed.filename(), failed)
+                     : std::ranges::all_of(owners, [&](const std::string& id) { return runs.ids.contains(id); });
+  if (is_known) return;
+  throw InputError("cannot save in " + folder.folder().string() + ", which belongs to another run: resume() from it " +
+                   "before the first step, or choose another folder");
+}
+
+void warn_of_abandoned(const CheckpointFolder& folder) {
+  const std::vector<int64_t> steps = folder.abandoned();
+  if (steps.empty()) return;
+  const std::string name = folder.step(*std::ranges::max_element(steps)).filename().string();
+  std::fprintf(stderr,
+               "meshtrain: warning: %s has abandoned checkpoints only, so nothing is resumed: rename abandoned-%s to "
+               "%s to resume from it\n",
+               folder.folder().c_str(), name.c_str(), name.c_str());
+}
+
 }  // namespace
 
 void save(Trainer& trainer, TrainingState state, const std::filesystem::path& folder, const KeptCheckpoints& kept) {
   const Group& world = trainer.mesh().world();
   trainer.write(state);
-  CheckpointDisks disks(CheckpointFolder(folder), world, {.has_begun = true});
-  disks.settle(state.step - 1);
+  agree(world, [&] {
+    if (world.rank() == 0) check_runs(CheckpointFolder(folder), trainer.runs());
+  });
+  CheckpointDisks disks(CheckpointFolder(folder), world, {.resumed = trainer.runs().resumed, .has_begun = true});
+  trainer.runs().ids.insert(disks.run());
+  disks.settle(state.step);
   CheckpointHead head;
   head.mesh = trainer.mesh().layout().describe();
   Checkpoints checkpoints(kept, std::move(disks), std::move(head), trainer, world);
@@ -75,10 +105,12 @@ std::optional<TrainingState> resume(Trainer& trainer, const std::filesystem::pat
   agree(world, [&] {
     if (world.rank() != 0) return;
     const CheckpointFolder checkpoints(folder);
+    for (const std::string& id : checkpoints.owners()) trainer.runs().ids.insert(id);
     const std::vector<int64_t> steps = checkpoints.steps();
-    if (steps.empty()) return;
+    if (steps.empty()) return warn_of_abandoned(checkpoints);
     newest = checkpoints.step(steps.back()).string();
     manifest = read_manifest(newest);
+    trainer.runs().resumed = newest;
   });
   newest = broadcast_text(world, newest);
   if (newest.empty()) return std::nullopt;

@@ -13,13 +13,15 @@ namespace meshtrain {
 
 /// Saves parameters, the optimizer's state and `state`, the progress of the training, as FOLDER/step-00000012, and
 /// returns when the checkpoint is durable. The trainer sets its own part of `state`. Removes what a killed save left
-/// in `folder`, renames checkpoints of this step and later ones to "abandoned-step-...", and then removes those that
-/// `kept` does not keep. The parent of `folder` must exist. Throws AgreedError when the disk fails. To save
-/// while the training continues, use Checkpoints.
+/// in `folder`, renames checkpoints of later steps to "abandoned-step-...", replaces one of this step when the new one
+/// is durable, and then removes those that `kept` does not keep. The parent of `folder` must exist. Throws InputError
+/// when `folder` has checkpoints of a run that this trainer has neither resumed nor saved; AgreedError when the disk
+/// fails. Only one program at a time may save in a folder. To save while the training continues, use Checkpoints.
 void save(Trainer& trainer, TrainingState state, const std::filesystem::path& folder, const KeptCheckpoints& kept = {});
 
 /// Loads the newest checkpoint of `folder`, written on any mesh and in any mode of FSDP, into `trainer`. Returns its
-/// state, or nothing when `folder` has no checkpoint. Throws InputError as load_checkpoint() does.
+/// state, or nothing when `folder` has no checkpoint; warns when it has abandoned ones alone. save() may write in
+/// `folder` afterwards. Throws InputError as load_checkpoint() does.
 std::optional<TrainingState> resume(Trainer& trainer, const std::filesystem::path& folder);
 
 /// Returns the end of a message about a damaged checkpoint: what to do.

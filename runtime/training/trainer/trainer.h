@@ -1,6 +1,8 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "mesh/device_mesh.h"
@@ -76,6 +78,14 @@ class Trainer {
   /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
   void resume(const TrainingState& state);
 
+  /// The runs that this trainer belongs to, as rank 0 sees them.
+  struct Runs {
+    std::set<std::string> ids;      ///< as CheckpointFolder::owners() returns them
+    std::filesystem::path resumed;  ///< the checkpoint that was loaded last; empty without one
+  };
+  /// Returns what the functions of saving.h keep here, so that save() replaces no other run's checkpoints.
+  Runs& runs() { return runs_; }
+
   const DeviceMesh& mesh() const { return mesh_; }
   const ModelParts& parts() const { return parts_; }
   /// Returns the groups of all parts, in the order of the parts.
@@ -112,6 +122,7 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // null until a step measures
   LossScale loss_scale_;
+  Runs runs_;
   std::optional<StepOutcome> undecided_;  // the last step, until it has updated the loss scale
   // Last member, destroyed first: NCCL does not end a communicator while a graph holds its operations.
   std::unique_ptr<StepGraph> graph_;
