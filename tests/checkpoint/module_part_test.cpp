@@ -16,10 +16,10 @@
 namespace meshtrain::testing {
 namespace {
 
-constexpr ShardingMode kModes[] = {ShardingMode::NoShard, ShardingMode::ShardOptimizer, ShardingMode::ShardGradOp,
-                                   ShardingMode::FullShard};
+constexpr ShardingMode kModuleModes[] = {ShardingMode::NoShard, ShardingMode::ShardOptimizer, ShardingMode::ShardGradOp,
+                                         ShardingMode::FullShard};
 
-torch::nn::Linear layer(int seed) {
+torch::nn::Linear drawn_layer(int seed) {
   at::manual_seed(static_cast<uint64_t>(seed));
   torch::nn::Linear layer(5, 3);
   layer->to(at::kDouble);
@@ -27,7 +27,7 @@ torch::nn::Linear layer(int seed) {
 }
 
 /// The identity, whose backward throws.
-struct Failing : torch::autograd::Function<Failing> {
+struct FailingBackward : torch::autograd::Function<FailingBackward> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
     throw std::domain_error("a backward that fails");
@@ -35,12 +35,12 @@ struct Failing : torch::autograd::Function<Failing> {
 };
 
 /// A linear layer, drawn from another seed on each rank, that all ranks train.
-struct Trained {
-  explicit Trained(ShardingMode mode)
-      : mesh(MeshLayout({{kDataAxis, world().size()}}), world()), net(layer(3 + world().rank())) {
+struct TrainedLayer {
+  explicit TrainedLayer(ShardingMode mode)
+      : mesh(MeshLayout({{kDataAxis, world().size()}}), world()), net(drawn_layer(3 + world().rank())) {
     const auto forward = [this](const MicroBatch& batch) {
       at::Tensor loss = (net->forward(batch.inputs) - batch.labels).square().sum();
-      return fails ? Failing::apply(loss) : loss;
+      return fails ? FailingBackward::apply(loss) : loss;
     };
     part = std::make_shared<ModulePart>(*net, std::vector<std::string>(), forward, mesh, FsdpOptions{.mode = mode});
     parts = {part};
@@ -50,8 +50,8 @@ struct Trained {
   void step(int64_t num_micro_batches) {
     StepBatch batch{.micro_batches = {}, .num_counted = 2 * num_micro_batches};
     for (int64_t i = 0; i < num_micro_batches; ++i) {
-      batch.micro_batches.push_back({random_tensor({2, 5}, 1 + static_cast<uint64_t>(world().rank())), 
-                                     random_tensor({2, 3}, 100)});
+      batch.micro_batches.push_back(
+          {random_tensor({2, 5}, 1 + static_cast<uint64_t>(world().rank())), random_tensor({2, 3}, 100)});
     }
     trainer->step(batch, trainer->count_tokens(batch), {.learning_rate = 0.1});
   }
@@ -65,18 +65,18 @@ struct Trained {
 };
 
 TEST(ModulePart, BeginsWithTheValuesOfTheFirstRank) {
-  for (const ShardingMode mode : kModes) {
-    Trained trained(mode);
+  for (const ShardingMode mode : kModuleModes) {
+    TrainedLayer trained(mode);
     trained.part->release();
-    const torch::nn::Linear first = layer(3);
+    const torch::nn::Linear first = drawn_layer(3);
     EXPECT_TRUE(trained.net->weight.equal(first->weight));
     EXPECT_TRUE(trained.net->bias.equal(first->bias));
   }
 }
 
 TEST(ModulePart, AReleasedModuleHasTheTrainedValues) {
-  for (const ShardingMode mode : kModes) {
-    auto trained = std::make_unique<Trained>(mode);
+  for (const ShardingMode mode : kModuleModes) {
+    auto trained = std::make_unique<TrainedLayer>(mode);
     trained->step(2);
     std::vector<at::Tensor> expected;
     trained->part->fsdp().visit_shards([&](const Parameter& each) { expected.push_back(each.tensor.clone()); });
@@ -86,14 +86,14 @@ TEST(ModulePart, AReleasedModuleHasTheTrainedValues) {
     const std::vector<at::Tensor> values = net->parameters();
     ASSERT_EQ(values.size(), expected.size());
     for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(values[i].equal(expected[i])) << i;
-    EXPECT_FALSE(net->weight.equal(layer(3)->weight));
+    EXPECT_FALSE(net->weight.equal(drawn_layer(3)->weight));
     net->forward(random_tensor({2, 5}, 1)).sum().backward();
     EXPECT_EQ(net->weight.grad().sizes(), net->weight.sizes());
   }
 }
 
 TEST(Trainer, DifferentNumbersOfMicroBatchesAreAnErrorOfAllRanks) {
-  Trained trained(ShardingMode::FullShard);
+  TrainedLayer trained(ShardingMode::FullShard);
   trained.step(2);
   if (world().size() == 1) return;
   EXPECT_THROW(trained.step(world().rank() == 0 ? 1 : 2), AgreedError);
@@ -101,7 +101,7 @@ TEST(Trainer, DifferentNumbersOfMicroBatchesAreAnErrorOfAllRanks) {
 }
 
 TEST(ModulePart, ABackwardThatThrowsEndsItsWatch) {
-  Trained trained(ShardingMode::NoShard);
+  TrainedLayer trained(ShardingMode::NoShard);
   trained.fails = true;
   EXPECT_THROW(trained.step(1), std::domain_error);
   const at::NoGradGuard no_grad;
