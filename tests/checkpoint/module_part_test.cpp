@@ -11,6 +11,7 @@
 
 #include "mesh/agree.h"
 #include "runtime/training/trainer/trainer.h"
+#include "tests/support/hosts.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {
@@ -37,7 +38,8 @@ struct FailingBackward : torch::autograd::Function<FailingBackward> {
 /// A linear layer, drawn from another seed on each rank, that all ranks train.
 struct TrainedLayer {
   explicit TrainedLayer(ShardingMode mode)
-      : mesh(MeshLayout({{kDataAxis, world().size()}}), world()), net(drawn_layer(3 + world().rank())) {
+      : mesh(MeshLayout({{kDataAxis, world().size()}}), world_on(Hosts::Refused)),
+        net(drawn_layer(3 + world().rank())) {
     const auto forward = [this](const MicroBatch& batch) {
       at::Tensor loss = (net->forward(batch.inputs) - batch.labels).square().sum();
       return fails ? FailingBackward::apply(loss) : loss;
@@ -87,6 +89,7 @@ TEST(ModulePart, AReleasedModuleHasTheTrainedValues) {
     ASSERT_EQ(values.size(), expected.size());
     for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(values[i].equal(expected[i])) << i;
     EXPECT_FALSE(net->weight.equal(drawn_layer(3)->weight));
+    EXPECT_EQ(net->weight.storage().nbytes(), net->weight.nbytes()) << "memory of its own";
     net->forward(random_tensor({2, 5}, 1)).sum().backward();
     EXPECT_EQ(net->weight.grad().sizes(), net->weight.sizes());
   }
