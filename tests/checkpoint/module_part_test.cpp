@@ -95,6 +95,28 @@ TEST(ModulePart, AReleasedModuleHasTheTrainedValues) {
   }
 }
 
+TEST(ModulePart, IsEvaluatedBetweenSteps) {
+  for (const ShardingMode mode : kModuleModes) {
+    TrainedLayer trained(mode), other(mode);
+    const MicroBatch batch{random_tensor({2, 5}, 7), random_tensor({2, 3}, 100)};
+    const auto evaluate = [&] {
+      const at::NoGradGuard no_grad;
+      const at::Tensor loss = trained.part->forward({}, batch);
+      trained.part->fsdp().end_forward();
+      return loss.item<double>();
+    };
+    EXPECT_EQ(evaluate(), (drawn_layer(3)->forward(batch.inputs) - batch.labels).square().sum().item<double>());
+    trained.step(2);
+    other.step(2);
+    evaluate();
+    trained.step(2);  // as if there had been no evaluation
+    other.step(2);
+    trained.part->release();
+    other.part->release();
+    EXPECT_TRUE(trained.net->weight.equal(other.net->weight));
+  }
+}
+
 TEST(Trainer, DifferentNumbersOfMicroBatchesAreAnErrorOfAllRanks) {
   TrainedLayer trained(ShardingMode::FullShard);
   trained.step(2);
