@@ -26,7 +26,7 @@ endif()
 if(NOT TARGET meshtrain::meshtrain)
   meshtrain_add_torch(meshtrain::torch "${meshtrain_torch_folder}")
   get_filename_component(meshtrain_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
-  add_library(meshtrain::meshtrain SHARED IMPORTED)
+  add_library(meshtrain::meshtrain SHARED IMPORTED GLOBAL)
   set_target_properties(meshtrain::meshtrain PROPERTIES
     IMPORTED_LOCATION "${meshtrain_prefix}/lib/libmeshtrain.so"
     INTERFACE_INCLUDE_DIRECTORIES "${meshtrain_prefix}/include/meshtrain"

@@ -65,6 +65,17 @@ std::logic_error elsewhere(const Parameter& parameter) {
                           "instead of zero_grad(), and backward() without create_graph");
 }
 
+std::logic_error writes_parameters(const std::string& called, const Unit& unit) {
+  return std::logic_error(called + " writes parameters of the unit " + unit.name() +
+                          " inside the module, which their shards do not see: leave it out, as with max_norm of an "
+                          "Embedding, or change parameters between steps by Fsdp::write_values()");
+}
+
+std::logic_error trained_otherwise(const Parameter& parameter, bool trainable) {
+  return std::logic_error(parameter.name + " was made " + (trainable ? "frozen" : "trainable") +
+                          " after Fsdp took it: set requires_grad before, and wrap the module again");
+}
+
 std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& sharding) {
   check(specs);
   std::vector<Unit> units;
@@ -113,12 +124,13 @@ struct Fsdp::State {
   /// Returns true when `unit` is not the one in use; units with whole_step do not count.
   bool changes_to(size_t unit) const { return !units[unit].whole_step() && current != unit; }
 
-  /// Returns the units of `uses`, each once. Throws std::logic_error for several that are not of the whole step, since
-  /// memory in turns may have room for one of them alone.
+  /// Returns the units of `uses`, each once. Throws std::logic_error when the operator writes parameters, and for
+  /// several units that are not of the whole step, since memory in turns may have room for one of them alone.
   std::vector<size_t> units_of(const std::string& called, const std::vector<UnitUse>& uses) const {
     std::vector<size_t> all;
     std::optional<size_t> first;
     for (const UnitUse& use : uses) {
+      if (use.is_written && !use.is_gradient) throw writes_parameters(called, units[use.unit]);
       if (std::ranges::find(all, use.unit) != all.end()) continue;
       all.push_back(use.unit);
       if (units[use.unit].whole_step()) continue;
@@ -227,6 +239,15 @@ at::Tensor Fsdp::run(const std::function<at::Tensor()>& forward) {
 
 void Fsdp::begin_step() {
   FlightRecorder::own().set_place("");
+  for (const Unit& unit : state_->units) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      for (const Segment& segment : buffer.segments()) {
+        const bool trainable = buffer.trainable();
+        if (segment.parameter->tensor.requires_grad() != trainable)
+          throw trained_otherwise(*segment.parameter, trainable);
+      }
+    }
+  }
   state_->reduction.begin_step();
 }
 
@@ -246,9 +267,13 @@ void Fsdp::begin_backward(bool last) {
   }
 }
 
-void Fsdp::end_backward() {
+void Fsdp::leave_backward() {
   state_->backward_uses.reset();
   state_->current.reset();
+}
+
+void Fsdp::end_backward() {
+  leave_backward();
   state_->gathering.end_backward(state_->last);
   state_->reduction.end_backward();
 }

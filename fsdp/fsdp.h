@@ -44,17 +44,21 @@ class Fsdp {
   /// parameter of a unit gathers the unit and evicts the unit used before; the backward does the same. Units may be
   /// used in any order, but are gathered ahead only in the order of the list. When gradients are cut over ranks, the
   /// backward throws std::logic_error if a unit gets a gradient after its reduction has begun. Mark such units
-  /// whole_step, or merge them into one unit. Call begin_backward(), backward() and end_backward() in the same thread.
+  /// whole_step, or merge them into one unit. Throws std::logic_error before an operator that writes a parameter. Call
+  /// begin_backward(), backward() and end_backward() in the same thread.
   at::Tensor run(const std::function<at::Tensor()>& forward);
 
   /// Makes gradients count as zero: those that a layer writes itself (Parameter::written_by_layer) keep old values
-  /// until the layer or end_backward() overwrites them; all others are set to zero at once.
+  /// until the layer or end_backward() overwrites them; all others are set to zero at once. Throws std::logic_error
+  /// when requires_grad() of a parameter has changed since the constructor.
   void begin_step();
   /// Call before each backward; `last`: the last one of the step. The backward throws std::logic_error when a parameter
   /// that its layer writes gets its first gradient of the step from elsewhere.
   void begin_backward(bool last);
   /// Call after each backward. After the last one all sums of gradients are complete.
   void end_backward();
+  /// Ends what begin_backward() began on this rank alone: call it when the backward has thrown.
+  void leave_backward();
   /// Call when the shards have been changed: after end_backward() of a step's last micro-batch, and before any other
   /// call, which would use the old parameters.
   void shards_changed(const ShardChange& change = {});

@@ -1,5 +1,7 @@
 #include "fsdp/module.h"
 
+#include <torch/nn/modules/embedding.h>
+
 #include <map>
 #include <stdexcept>
 
@@ -53,6 +55,17 @@ ModuleUnits::ModuleUnits(torch::nn::Module& module, const std::vector<std::strin
     parameter.box = {std::vector<int64_t>(parameter.shape.size(), 0), parameter.shape};
     unit_of_parameter.push_back(unit);
   }
+
+  const auto mark_embedding = [&](const torch::nn::Module& submodule) {
+    at::Tensor weight;
+    if (const auto* const embedding = submodule.as<torch::nn::EmbeddingImpl>()) weight = embedding->weight;
+    if (const auto* const bag = submodule.as<torch::nn::EmbeddingBagImpl>()) weight = bag->weight;
+    const auto found = known.find(weight.unsafeGetTensorImpl());
+    if (found != known.end()) parameters_[found->second].of_tokens = true;
+  };
+  mark_embedding(module);
+  for (const auto& submodule : module.modules(/*include_self=*/false)) mark_embedding(*submodule);
+  if (parameters_.empty()) throw std::invalid_argument("the module has no parameters: there is nothing to train");
 
   UnitSpec rest{"the rest", {}, /*whole_step=*/true};
   for (const std::string& name : names) specs_.push_back({name, {}});

@@ -19,7 +19,8 @@ class ModuleUnits {
   /// `units`: names of submodules, as in named_modules(), in the order of use. "*" stands for one part of a name:
   /// "blocks.*" makes each member of `blocks` a unit, in the order of the members. Parameters outside these submodules,
   /// and parameters that two of them share, become one unit with whole_step. Throws std::invalid_argument when no
-  /// submodule has the name, or when the submodule has no parameters of its own. `module` must outlive this.
+  /// submodule has the name, when the submodule has no parameters of its own, or when the module has none. Weights of
+  /// Embedding and EmbeddingBag become Parameter::of_tokens. `module` must outlive this.
   ModuleUnits(torch::nn::Module& module, const std::vector<std::string>& units);
 
   /// Returns the units, for the constructor of Fsdp. This must outlive the Fsdp.

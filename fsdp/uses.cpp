@@ -13,15 +13,15 @@ namespace {
 // Not one a thread: the backward of tensors on a GPU runs in a thread of autograd.
 std::atomic<WatchedUses*> last_watch = nullptr;
 
-/// Appends the tensors of an argument.
-void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
+/// Appends the tensors of an argument, which the operator writes if `is_written`.
+void add_tensors(const c10::IValue& value, bool is_written, std::vector<WatchedUses::Operand>& operands) {
   if (value.isTensor()) {
-    tensors.push_back(value.toTensor());
+    operands.emplace_back(value.toTensor(), is_written);
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
+    for (const at::Tensor& tensor : value.toTensorVector()) operands.emplace_back(tensor, is_written);
   } else if (value.isOptionalTensorList()) {
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      if (tensor) tensors.push_back(*tensor);
+      if (tensor) operands.emplace_back(*tensor, is_written);
     }
   }
 }
@@ -29,9 +29,12 @@ void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
 void before_operator(const c10::OperatorHandle& called, torch::jit::Stack* stack) {
   const UnwatchedUses inside;
   if (const WatchedUses* const watch = last_watch) {
-    std::vector<at::Tensor> operands;
-    const size_t num_arguments = called.schema().arguments().size();
-    for (size_t i = stack->size() - num_arguments; i < stack->size(); ++i) add_tensors((*stack)[i], operands);
+    std::vector<WatchedUses::Operand> operands;
+    const std::vector<c10::Argument>& arguments = called.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const c10::AliasInfo* const alias = arguments[i].alias_info();
+      add_tensors((*stack)[stack->size() - arguments.size() + i], alias != nullptr && alias->isWrite(), operands);
+    }
     watch->visit(called.schema().name(), operands);
   }
   called.callBoxed(stack);
@@ -75,10 +78,11 @@ WatchedUses::~WatchedUses() {
   c10::impl::tls_set_dispatch_key_included(kWatchKey, last_watch != nullptr);
 }
 
-void WatchedUses::visit(const std::string& called, const std::vector<at::Tensor>& operands) const {
+void WatchedUses::visit(const std::string& called, const std::vector<Operand>& operands) const {
   std::vector<UnitUse> uses;
-  for (const at::Tensor& operand : operands) {
-    const std::optional<UnitUse> use = storages_.use_of(operand);
+  for (const auto& [tensor, is_written] : operands) {
+    std::optional<UnitUse> use = storages_.use_of(tensor);
+    if (use) use->is_written = is_written;
     if (use && std::ranges::find(uses, *use) == uses.end()) uses.push_back(*use);
   }
   if (!uses.empty()) before_use_(called, uses);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "fsdp/unit.h"
@@ -17,7 +18,8 @@ namespace meshtrain {
 /// An operand's unit.
 struct UnitUse {
   size_t unit;
-  bool is_gradient;  ///< it is memory of the unit's gradients, else of its parameters
+  bool is_gradient;         ///< it is memory of the unit's gradients, else of its parameters
+  bool is_written = false;  ///< the operator changes it
 
   bool operator==(const UnitUse&) const = default;
 };
@@ -54,8 +56,11 @@ class WatchedUses {
   WatchedUses(const WatchedUses&) = delete;
   WatchedUses& operator=(const WatchedUses&) = delete;
 
+  /// An operand, and whether the operator writes it.
+  using Operand = std::pair<at::Tensor, bool>;
+
   /// Calls `before_use` if one of `operands` belongs to a unit; then does the same for the watches that began earlier.
-  void visit(const std::string& called, const std::vector<at::Tensor>& operands) const;
+  void visit(const std::string& called, const std::vector<Operand>& operands) const;
 
  private:
   const UnitStorages& storages_;

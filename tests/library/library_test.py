@@ -72,6 +72,18 @@ class Library(unittest.TestCase):
             for folder in (SOURCE, BUILD, LIBTORCH, pathlib.Path.home()):
                 self.assertNotIn(str(folder), file.read_text(), file)
 
+    def test_sibling_folders_of_a_project_find_it(self):
+        siblings = self.root / "siblings"
+        for name in ("first", "second"):
+            (siblings / name).mkdir(parents=True)
+            (siblings / name / "CMakeLists.txt").write_text(
+                f"find_package(meshtrain REQUIRED)\nadd_library({name} OBJECT ../../project/main.cpp)\n"
+                f"target_link_libraries({name} PRIVATE meshtrain::meshtrain)\n")
+        (siblings / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(siblings LANGUAGES CXX)\n"
+                                                 "add_subdirectory(first)\nadd_subdirectory(second)\n")
+        run("cmake", "-S", siblings, "-B", self.root / "siblings-build", f"-DCMAKE_PREFIX_PATH={self.root}/prefix",
+            f"-DMESHTRAIN_LIBTORCH={LIBTORCH}", env=self.environment)
+
     def test_a_folder_without_libtorch_is_refused(self):
         result = subprocess.run(["cmake", "-S", self.root / "project", "-B", self.root / "refused",
                                  f"-DCMAKE_PREFIX_PATH={self.root}/prefix", f"-DMESHTRAIN_LIBTORCH={self.root}"],

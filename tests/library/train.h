@@ -19,8 +19,10 @@ class HeavyBall final : public meshtrain::BoxOptimizer {
 
  protected:
   void update_box(const meshtrain::ParameterBox& box, double learning_rate) override {
+    const double rate = learning_rate * box.rule.rate;  // the parameter's own, with optimizer.groups
     at::Tensor values = box.values, velocity = box.state[0];
-    velocity.mul_(momentum_).sub_(box.gradients, learning_rate);
+    values.mul_(1 - rate * box.rule.weight_decay);
+    velocity.mul_(momentum_).sub_(box.gradients, rate);
     values.add_(velocity);
   }
 

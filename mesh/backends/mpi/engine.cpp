@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "mesh/backends/mpi/call.h"
+#include "mesh/base/error.h"
 
 namespace meshtrain {
 namespace {
@@ -16,6 +17,12 @@ std::atomic<bool> is_running = false;
 
 /// The time for which a rank that exits with an error, and has not met the others, waits for them to exit too.
 constexpr std::chrono::seconds kFarewell{2};
+
+/// Returns the answer of MPI_Initialized or MPI_Finalized.
+bool called(int (*query)(int*)) {
+  int answer = 0;
+  return query(&answer) == MPI_SUCCESS && answer != 0;
+}
 
 }  // namespace
 
@@ -105,12 +112,23 @@ MpiEngine& MpiEngine::get() {
 }
 
 bool MpiEngine::running() {
-  return is_running;
+  return is_running && !called(MPI_Finalized);
 }
 
 MpiEngine::MpiEngine() {
   int provided = MPI_THREAD_SINGLE;
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  initialised_here_ = !called(MPI_Initialized);
+  if (initialised_here_) {
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  } else {
+    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+  }
+  if (provided < MPI_THREAD_SERIALIZED && !initialised_here_) {
+    throw InputError(
+        "this program has initialised MPI for one thread: call MPI_Init_thread with MPI_THREAD_SERIALIZED, or leave it "
+        "to "
+        "meshtrain");
+  }
   if (provided < MPI_THREAD_SERIALIZED) {
     throw std::runtime_error("MPI_Init_thread: this MPI library was built without MPI_THREAD_SERIALIZED");
   }
@@ -246,12 +264,13 @@ void MpiEngine::finalize(int status) {
   }
   wake_.notify_one();
   thread_.join();
+  if (!running()) return;  // the program itself has called MPI_Finalize
 
   std::optional<std::chrono::milliseconds> limit;
   if (status != 0 || !active_.empty() || !failed_.empty()) limit = kFarewell;
   if (!meet_at_end(limit)) abort(status != 0 ? status : 1);
   is_running = false;
-  MPI_Finalize();
+  if (initialised_here_) MPI_Finalize();
 }
 
 void MpiEngine::abort(int status) {

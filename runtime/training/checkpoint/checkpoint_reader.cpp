@@ -34,12 +34,12 @@ void CheckpointReader::read(const Piece& piece) {
   const auto found = manifest_.tensors.find(piece.tensor);
   if (found == manifest_.tensors.end()) {
     throw InputError(folder_.string() + " has no " + piece.tensor +
-                     ": the recipe trains now what was not trained then (train.freeze, optimizer.momentum)");
+                     ": it was saved without, by another model, optimizer, momentum or choice of trained parameters");
   }
   const StoredTensor& stored = found->second;
   if (stored.shape != piece.shape) {
     throw InputError(folder_.string() + ": " + piece.tensor + " has shape " + describe_shape(stored.shape) +
-                     ", the recipe's model has " + describe_shape(piece.shape));
+                     ", in the model " + describe_shape(piece.shape));
   }
   for (const StoredPiece& source : stored.pieces) {
     const std::optional<Box> shared = intersect(source.box, piece.box);

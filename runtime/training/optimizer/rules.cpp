@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mesh/base/error.h"
 #include "mesh/base/files/glob.h"
 
 namespace meshtrain {
@@ -10,13 +11,18 @@ UpdateRule rule_of(const Parameter& parameter, const OptimizerOptions& options) 
   const bool is_matrix = parameter.global_shape.size() > 1;
   const bool muon = options.name == "muon";
   UpdateRule rule;
-  rule.whole_matrix = muon && parameter.global_shape.size() == 2 && !parameter.of_tokens;
-  rule.weight_decay = options.decay == Decayed::All || is_matrix ? options.weight_decay : 0;
-  if (muon && !rule.whole_matrix && options.muon.adamw_learning_rate) {
-    rule.rate = *options.muon.adamw_learning_rate / options.learning_rate;
-  }
   const auto group = std::find_if(options.groups.begin(), options.groups.end(),
                                   [&](const GroupOptions& each) { return matches(each.pattern, parameter.name); });
+  const bool by_element = parameter.of_tokens || (group != options.groups.end() && group->by_element);
+  rule.whole_matrix = muon && parameter.global_shape.size() == 2 && !by_element;
+  rule.weight_decay = options.decay == Decayed::All || is_matrix ? options.weight_decay : 0;
+  if (muon && !rule.whole_matrix && options.muon.adamw_learning_rate) {
+    if (options.learning_rate == 0) {
+      throw InputError(
+          "muon.adamw_learning_rate is a factor of optimizer.learning_rate, which is 0: set it to the peak");
+    }
+    rule.rate = *options.muon.adamw_learning_rate / options.learning_rate;
+  }
   if (group == options.groups.end()) return rule;
   rule.rate *= group->learning_rate_factor;
   rule.weight_decay = group->weight_decay.value_or(rule.weight_decay);

@@ -18,13 +18,18 @@ class ModulePart final : public ModelPart {
   using Forward = std::function<at::Tensor(const MicroBatch& micro_batch)>;
 
   /// `units`: the submodules that FSDP gathers one at a time, as ModuleUnits takes them. `options`: those of FSDP,
-  /// without groups. The parameters, whose values must be equal on every rank, are cut over dp unless the mode is
-  /// NoShard. Collective as Fsdp's constructor is. `module` must outlive this.
+  /// without groups. Parameters get the values that they have on the mesh's first rank, and are cut over dp unless the
+  /// mode is NoShard. Collective over the mesh. `module` must outlive this.
   ModulePart(torch::nn::Module& module, const std::vector<std::string>& units, Forward forward, const DeviceMesh& mesh,
              const FsdpOptions& options = {});
 
   at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
+
+  /// Gives each parameter of the module memory and values of its own, so that the module can be used without this: to
+  /// evaluate, or in torch::save(). Every rank must call it, between steps, and afterwards only destroy this and its
+  /// Trainer. Needs memory for the complete model on each rank.
+  void release();
 
   Fsdp& fsdp() { return fsdp_; }
 

@@ -14,8 +14,8 @@ namespace meshtrain {
 /// Saves parameters, the optimizer's state and `state`, the progress of the training, as FOLDER/step-00000012, and
 /// returns when the checkpoint is durable. The trainer sets its own part of `state`. Removes what a killed save left
 /// in `folder`, renames checkpoints of later steps to "abandoned-step-...", replaces one of this step when the new one
-/// is durable, and then removes those that `kept` does not keep. The parent of `folder` must exist. Throws InputError
-/// when `folder` has checkpoints of a run that this trainer has neither resumed nor saved; AgreedError when the disk
+/// is durable, and then removes those that `kept` does not keep. Makes `folder` and its parents. Throws InputError when
+/// `folder` has checkpoints of a run that this trainer has neither resumed nor saved; AgreedError when the disk
 /// fails. Only one program at a time may save in a folder. To save while the training continues, use Checkpoints.
 void save(Trainer& trainer, TrainingState state, const std::filesystem::path& folder, const KeptCheckpoints& kept = {});
 

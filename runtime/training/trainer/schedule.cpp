@@ -1,6 +1,7 @@
 #include "runtime/training/trainer/schedule.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <map>
@@ -17,6 +18,9 @@ struct Pass {
 
 /// Runs the backward of `pass`. Computes no gradients for an output that depends on no trained parameter.
 void run_backward(const ModelPart& part, const Pass& pass, bool reduces) {
+  const auto leave = c10::make_scope_exit([&] {
+    for (const ParameterGroup& group : part.groups()) group.fsdp->leave_backward();
+  });
   for (const ParameterGroup& group : part.groups()) group.fsdp->begin_backward(/*last=*/reduces);
   if (pass.output.requires_grad()) torch::autograd::backward({pass.output}, {pass.gradient});
   for (const ParameterGroup& group : part.groups()) group.fsdp->end_backward();

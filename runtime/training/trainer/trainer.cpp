@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "mesh/agree.h"
@@ -27,16 +28,27 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
   if (scales_loss_) loss_scale_ = LossScale(*options.loss_scale);
 }
 
-Trainer::TokenCounts Trainer::count(const StepBatch& batch) const {
-  std::vector<int64_t> numbers = {batch.num_counted};
-  if (batch.num_padding) numbers.push_back(*batch.num_padding);
+std::vector<int64_t> Trainer::sums_of(std::vector<int64_t> numbers) const {
   at::Tensor sums = at::tensor(numbers, at::kLong);
   tokens().with_purpose("count").all_reduce(sums).wait();
-  return {sums[0].item<int64_t>(), batch.num_padding ? sums[1].item<int64_t>() : 0};
+  std::copy_n(sums.const_data_ptr<int64_t>(), numbers.size(), numbers.begin());
+  return numbers;
+}
+
+Trainer::TokenCounts Trainer::count(const StepBatch& batch) const {
+  const bool padding = batch.num_padding.has_value();
+  const auto sums = padding ? sums_of({batch.num_counted, *batch.num_padding}) : sums_of({batch.num_counted});
+  return {sums[0], padding ? sums[1] : 0};
 }
 
 int64_t Trainer::count_tokens(const StepBatch& batch) const {
-  const int64_t counted = count(batch).counted;
+  const auto own = static_cast<int64_t>(batch.micro_batches.size());
+  const std::vector<int64_t> sums = sums_of({batch.num_counted, 1, own, own * own});
+  if (sums[2] * sums[2] != sums[1] * sums[3]) {  // the numbers have a variance
+    throw AgreedError("ranks have different numbers of micro-batches in this step, " + std::to_string(sums[2]) +
+                      " in all: give each the same number; labels of some may be such as do not count");
+  }
+  const int64_t counted = sums[0];
   if (counted > 0) return counted;
   throw AgreedError("no label of this step counts: StepBatch::num_counted is 0 on every rank; leave it out by skip()");
 }

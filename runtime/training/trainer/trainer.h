@@ -58,7 +58,8 @@ class Trainer {
   /// Returns the batch's tokens, summed over dp x cp. A batch of which no token counts has no mean loss: call skip()
   /// instead of step().
   TokenCounts count(const StepBatch& batch) const;
-  /// Returns count().counted. Throws AgreedError when it is 0.
+  /// Returns count().counted. Throws AgreedError when it is 0, and when ranks have different numbers of micro-batches,
+  /// whose step would never end.
   int64_t count_tokens(const StepBatch& batch) const;
 
   /// Returns find_non_finite() of the model. Call after a step that was not finite.
@@ -96,6 +97,8 @@ class Trainer {
   const ShardMemory& shard_memory() const { return groups_.front().fsdp->shard_memory(); }
 
  private:
+  /// Returns each of `numbers` summed over dp x cp.
+  std::vector<int64_t> sums_of(std::vector<int64_t> numbers) const;
   StepInputs inputs_of(int64_t num_counted, const StepRequest& request);
   /// Computes gradients and the values of StepOutcome with tensors alone, so that a graph can record it; update() below
   /// changes the parameters likewise.

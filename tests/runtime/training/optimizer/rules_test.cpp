@@ -1,0 +1,35 @@
+#include "runtime/training/optimizer/rules.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "mesh/base/error.h"
+
+namespace meshtrain {
+namespace {
+
+OptimizerOptions with_muon(double learning_rate) {
+  OptimizerOptions options;
+  options.name = "muon";
+  options.learning_rate = learning_rate;
+  options.muon.adamw_learning_rate = 0.5;
+  return options;
+}
+
+TEST(UpdateRule, AGroupOfMatricesIsUpdatedByElement) {
+  const Parameter head = whole_parameter("head.weight", {7, 4}, {}, at::TensorOptions().dtype(at::kDouble));
+  OptimizerOptions options = with_muon(0.25);
+  EXPECT_TRUE(rule_of(head, options).whole_matrix);
+  EXPECT_EQ(rule_of(head, options).rate, 1);
+  options.groups = {{.pattern = "head.*", .by_element = true}};
+  EXPECT_FALSE(rule_of(head, options).whole_matrix);
+  EXPECT_EQ(rule_of(head, options).rate, 2) << "adamw_learning_rate over learning_rate";
+}
+
+TEST(UpdateRule, AFactorOfNoLearningRateIsAnError) {
+  const Parameter bias = whole_parameter("bias", {7}, {}, at::TensorOptions().dtype(at::kDouble));
+  EXPECT_THROW(rule_of(bias, with_muon(0)), InputError);
+}
+
+}  // namespace
+}  // namespace meshtrain
