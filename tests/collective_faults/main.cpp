@@ -45,7 +45,7 @@ int run(const std::string& kind, int culprit) {
   for (int step = 1; step <= kSteps; ++step) {
     const Phase phase("step " + std::to_string(step));
     const std::string mistake = step == kMistake && world.rank() == culprit ? kind : "";
-    if (mistake == "sleep") std::this_thread::sleep_for(std::chrono::seconds(8));
+    if (mistake == "sleep") std::this_thread::sleep_for(std::chrono::minutes(5));  // the watch ends it before
     if (mistake == "operation") {
       gather(tp, "tp.linear");
     } else if (mistake == "order") {
