@@ -296,7 +296,7 @@ TEST_F(Evaluate, AnIndexBesideTokensSaysWhatTheyAre) {
                           packed + " behind the last sequence of 16 are not evaluated\n");
   EXPECT_EQ(says({"--layout", "records", "--documents", "index"}), "");
   EXPECT_EQ(only_complaint(run_meshtrain(with(with({"evaluate"}, of_folder), {"--dtype", "uint16"}))),
-            packed +
+            "--tokens: " + packed +
                 ": packed.idx beside it is an index of Megatron: use dtype megatron, or move the index away to "
                 "read the file as uint16");
 
