@@ -125,6 +125,11 @@ TEST(Trainer, DifferentNumbersOfMicroBatchesAreAnErrorOfAllRanks) {
   EXPECT_THROW(trained.step(1 + world().rank()), AgreedError);
 }
 
+TEST(Trainer, AStepWithoutALearningRateIsRefused) {
+  TrainedLayer trained(ShardingMode::NoShard);
+  EXPECT_THROW(trained.trainer->step({.micro_batches = {}, .num_counted = 1}, 1, {}), std::invalid_argument);
+}
+
 TEST(ModulePart, ABackwardThatThrowsEndsItsWatch) {
   TrainedLayer trained(ShardingMode::NoShard);
   trained.fails = true;

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "mesh/agree.h"
 #include "mesh/device/device_transfer.h"
@@ -71,6 +73,11 @@ void Trainer::use_graph(std::unique_ptr<DeviceGraph> graph) {
 }
 
 StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const StepRequest& request) {
+  if (std::isnan(request.learning_rate)) {
+    throw std::invalid_argument(
+        "Trainer::step() has no learning rate: set StepRequest::learning_rate; OptimizerOptions::learning_rate is only "
+        "the peak of a schedule");
+  }
   const bool measure = request.measure;
   const StepInputs inputs = inputs_of(num_counted, request);
   const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
