@@ -1,6 +1,7 @@
 #include "runtime/training/trainer/trainer.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -120,6 +121,7 @@ StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
 }
 
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
+  const at::AutoGradMode records(true);  // also where the caller has a NoGradGuard
   for (const ParameterGroup& group : groups_) group.fsdp->begin_step();
   // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step). So
   // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
