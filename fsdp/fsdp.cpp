@@ -60,15 +60,22 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 }
 
 std::logic_error elsewhere(const Parameter& parameter) {
-  return std::logic_error(parameter.name +
-                          " has a gradient with memory of its own, which is not reduced: call Fsdp::begin_step() "
-                          "instead of zero_grad(), and backward() without create_graph");
+  return std::logic_error(
+      parameter.name +
+      " has a gradient with memory of its own, which is not reduced: leave zero_grad() out, since a "
+      "step begins with gradients of zero, and call backward() without create_graph");
 }
 
 std::logic_error writes_parameters(const std::string& called, const Unit& unit) {
   return std::logic_error(called + " writes parameters of the unit " + unit.name() +
                           " inside the module, which their shards do not see: leave it out, as with max_norm of an "
                           "Embedding, or change parameters between steps by Fsdp::write_values()");
+}
+
+std::logic_error without_gradient(const Unit& unit) {
+  return std::logic_error("the forward uses parameters of the unit " + unit.name() +
+                          ", but its result has no gradient: leave NoGradGuard, detach() and item() out of the "
+                          "forward; to evaluate, call it under a NoGradGuard");
 }
 
 std::logic_error trained_otherwise(const Parameter& parameter, bool trainable) {
@@ -233,6 +240,10 @@ at::Tensor Fsdp::run(const std::function<at::Tensor()>& forward) {
   state_->leave_forward();
   if (output.requires_grad()) {
     for (const size_t unit : state_->used) state_->gathering.expect_backward(unit);
+  } else if (at::GradMode::is_enabled()) {
+    for (const size_t unit : state_->used) {
+      if (state_->units[unit].num_trainable() > 0) throw without_gradient(state_->units[unit]);
+    }
   }
   return output;
 }

@@ -44,7 +44,8 @@ class Fsdp {
   /// parameter of a unit gathers the unit and evicts the unit used before; the backward does the same. Units may be
   /// used in any order, but are gathered ahead only in the order of the list. When gradients are cut over ranks, the
   /// backward throws std::logic_error if a unit gets a gradient after its reduction has begun. Mark such units
-  /// whole_step, or merge them into one unit. Throws std::logic_error before an operator that writes a parameter. Call
+  /// whole_step, or merge them into one unit. Throws std::logic_error before an operator that writes a parameter, and
+  /// for a result without a gradient, with GradMode on, of a forward that used units with trained parameters. Call
   /// begin_backward(), backward() and end_backward() in the same thread.
   at::Tensor run(const std::function<at::Tensor()>& forward);
 

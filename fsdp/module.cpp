@@ -74,9 +74,15 @@ ModuleUnits::ModuleUnits(torch::nn::Module& module, const std::vector<std::strin
     (unit == num_units ? rest : specs_[unit]).parameters.push_back(&parameters_[i]);
   }
   for (const UnitSpec& unit : specs_) {
-    if (unit.parameters.empty()) {
-      throw std::invalid_argument("unit " + unit.name + " has no parameters of its own: leave it out");
+    if (!unit.parameters.empty()) continue;
+    for (const auto& named : module.named_parameters()) {
+      if (!named.key().starts_with(unit.name + ".")) continue;
+      const int64_t owner = unit_of_parameter[known.at(named.value().unsafeGetTensorImpl())];
+      throw std::invalid_argument("unit " + unit.name + ": its parameters belong to " +
+                                  (owner == num_units ? "several units" : "the unit " + names[owner]) +
+                                  " already: leave it out");
     }
+    throw std::invalid_argument("unit " + unit.name + " has no parameters: leave it out");
   }
   if (!rest.parameters.empty()) specs_.insert(specs_.begin(), std::move(rest));
 }

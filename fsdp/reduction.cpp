@@ -61,9 +61,10 @@ void Reduction::before_backward(size_t unit) {
 
 void Reduction::expect_open(size_t unit) const {
   if (!reducing_ || static_cast<int64_t>(unit) <= next_) return;
-  throw std::logic_error("unit " + units_[unit].name() +
-                         " has a gradient after its reduction has begun: its parameters are used before those of "
-                         "earlier units; list units in the order of their use, or set whole_step for it");
+  throw std::logic_error(
+      "unit " + units_[unit].name() +
+      " has a gradient after its reduction has begun: its parameters are used before those of "
+      "earlier units; list units in the order of their use, or leave it out of `units` (UnitSpec::whole_step)");
 }
 
 void Reduction::count_final(size_t unit) {

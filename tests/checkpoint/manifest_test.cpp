@@ -1,5 +1,6 @@
 #include "runtime/training/checkpoint/manifest.h"
 #include "runtime/training/checkpoint/damage.h"
+#include "runtime/training/checkpoint/inspect.h"
 #include "runtime/training/checkpoint/manifest_writer.h"
 
 #include <gtest/gtest.h>
@@ -236,6 +237,19 @@ TEST(Manifest, AnyTextIsReadOrRefused) {
   EXPECT_GT(read, 0) << "some changes are harmless";
   const std::string deep(1'000'000, '[');
   EXPECT_NE(complaint(changed(deep + ",\n \"xxh3\"", "", "")), "");
+}
+
+TEST(Manifest, NamesOfParametersMayEndInAnything) {
+  const testing::ScratchFolder folder;
+  const std::vector<Box> all = {{{0, 0}, {4, 3}}};
+  std::vector<std::string> parts;
+  for (const char* name : {"gain", "gain.exp_avg", "a.in_proj_weight", "a.in_proj_weight.exp_avg"}) {
+    parts.push_back(part(std::string(name) + ".safetensors", all, name));
+  }
+  testing::write_file(folder.path() / "manifest.json", manifest_text(head(), parts));
+  const std::string text = inspect_checkpoint(folder.path(), /*pieces=*/false);
+  EXPECT_NE(text.find("\n  exp_avg in F32: 2 tensors"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  weights in F32: 2 tensors"), std::string::npos) << text;
 }
 
 }  // namespace

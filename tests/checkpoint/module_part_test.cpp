@@ -125,6 +125,21 @@ TEST(Trainer, DifferentNumbersOfMicroBatchesAreAnErrorOfAllRanks) {
   EXPECT_THROW(trained.step(1 + world().rank()), AgreedError);
 }
 
+TEST(Trainer, AStepComputesGradientsUnderANoGradGuard) {
+  TrainedLayer trained(ShardingMode::NoShard), other(ShardingMode::NoShard);
+  trained.step(2);
+  {
+    const at::NoGradGuard no_grad;
+    other.step(2);
+  }
+  EXPECT_TRUE(trained.net->weight.equal(other.net->weight));
+}
+
+TEST(Trainer, AStepWithoutALearningRateIsRefused) {
+  TrainedLayer trained(ShardingMode::NoShard);
+  EXPECT_THROW(trained.trainer->step({.micro_batches = {}, .num_counted = 1}, 1, {}), std::invalid_argument);
+}
+
 TEST(ModulePart, ABackwardThatThrowsEndsItsWatch) {
   TrainedLayer trained(ShardingMode::NoShard);
   trained.fails = true;

@@ -24,8 +24,8 @@ using Steps = std::vector<int64_t>;
 /// A linear layer that is trained on every rank of the world.
 class Trained {
  public:
-  explicit Trained(const std::string& optimizer, ShardingMode mode = ShardingMode::FullShard)
-      : mesh_(MeshLayout({{kDataAxis, world().size()}}), world()), layer_(layer()) {
+  explicit Trained(const std::string& optimizer, ShardingMode mode = ShardingMode::FullShard, bool has_bias = true)
+      : mesh_(MeshLayout({{kDataAxis, world().size()}}), world()), layer_(layer(has_bias)) {
     const auto forward = [this](const MicroBatch& batch) {
       return (layer_->forward(batch.inputs) - batch.labels).square().sum();
     };
@@ -74,9 +74,9 @@ class Trained {
     return {random_tensor({2, 5}, 1 + static_cast<uint64_t>(rank)), random_tensor({2, 3}, 100)};
   }
 
-  static torch::nn::Linear layer() {
+  static torch::nn::Linear layer(bool has_bias = true) {
     at::manual_seed(3);
-    torch::nn::Linear layer(5, 3);
+    torch::nn::Linear layer(torch::nn::LinearOptions(5, 3).bias(has_bias));
     layer->to(at::kDouble);
     return layer;
   }
@@ -216,6 +216,18 @@ TEST(Saving, RefusesAnotherOptimizersState) {
   const std::string refusal = message<InputError>([&] { resume(resumed.trainer(), folder); });
   EXPECT_TRUE(has(refusal, "exp_avg")) << refusal;
   EXPECT_TRUE(refusal.starts_with("rank 0")) << refusal;
+}
+
+TEST(Saving, RefusesASmallerModel) {
+  const ScratchFolder scratch(world());
+  const CheckpointFolder folder(scratch.path() / "checkpoints");
+  Trained saved("adamw"), smaller("adamw", ShardingMode::FullShard, /*has_bias=*/false), stateless("sgd");
+  saved.step();
+  save(saved.trainer(), {.step = 1}, folder.folder());
+  EXPECT_EQ(message<InputError>([&] { resume(smaller.trainer(), folder.folder()); }),
+            folder.step(1).string() + " has 1 parameter that the model does not have: bias: resume it with the model " +
+                "that saved it, or choose another folder");
+  EXPECT_TRUE(resume(stateless.trainer(), folder.folder())) << "state that an optimizer does not need";
 }
 
 }  // namespace

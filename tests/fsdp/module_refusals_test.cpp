@@ -9,6 +9,7 @@
 #include "fsdp/fsdp.h"
 #include "fsdp/module.h"
 #include "tests/fsdp/chain.h"
+#include "tests/fsdp/modules.h"
 
 namespace meshtrain {
 namespace {
@@ -58,6 +59,29 @@ TEST(ModuleRefusals, AForwardThatWritesParameters) {
   }
 }
 
+TEST(ModuleRefusals, AResultWithoutAGradient) {
+  for (const ShardingMode mode : {ShardingMode::NoShard, ShardingMode::FullShard}) {
+    const at::Tensor tokens = at::arange(5, at::kLong);
+    Words words(/*max_norm=*/std::nullopt), frozen(/*max_norm=*/std::nullopt);
+    for (const at::Tensor& parameter : frozen.parameters()) parameter.set_requires_grad(false);
+    const ModuleUnits units(words, {"embedding", "head"}), frozen_units(frozen, {"head"});
+    Fsdp fsdp(units.specs(), options_of(mode)), frozen_fsdp(frozen_units.specs(), options_of(mode));
+    const auto without_recording = [&] {
+      const at::NoGradGuard no_grad;
+      return words.forward(tokens);
+    };
+    const std::string message = refusal([&] { fsdp.run(without_recording); });
+    EXPECT_TRUE(message.starts_with("the forward uses parameters of the unit embedding, but its result has no grad"))
+        << message;
+    EXPECT_EQ(refusal([&] { fsdp.run([&] { return words.forward(tokens).detach(); }); }), message);
+    EXPECT_EQ(refusal([&] { fsdp.run([] { return at::zeros({}); }); }), "") << "no parameter was used";
+    EXPECT_EQ(refusal([&] { frozen_fsdp.run([&] { return frozen.forward(tokens); }); }), "");
+    const at::NoGradGuard evaluates;
+    EXPECT_EQ(refusal([&] { fsdp.run([&] { return words.forward(tokens); }); }), "");
+    fsdp.end_forward();
+  }
+}
+
 TEST(ModuleRefusals, RequiresGradChangedAfterwards) {
   for (const bool frozen : {true, false}) {
     Words words(/*max_norm=*/std::nullopt);
@@ -75,6 +99,16 @@ TEST(ModuleRefusals, RequiresGradChangedAfterwards) {
 TEST(ModuleRefusals, AModuleWithoutParameters) {
   torch::nn::Module empty;
   EXPECT_THROW(ModuleUnits(empty, {}), std::invalid_argument);
+}
+
+TEST(ModuleRefusals, UnitsThatShareParameters) {
+  testing::Vit vit;
+  const auto refused = [&](const std::vector<std::string>& units) {
+    return refusal([&] { ModuleUnits(*vit, units); });
+  };
+  EXPECT_EQ(refused({"head", "head"}), "unit head: its parameters belong to the unit head already: leave it out");
+  EXPECT_EQ(refused({"blocks", "head", "blocks.*"}),
+            "unit blocks.0: its parameters belong to the unit blocks already: leave it out");
 }
 
 TEST(ModuleUnits, RowsOfAnEmbeddingBelongToTokens) {

@@ -99,6 +99,17 @@ class Library(unittest.TestCase):
                     run(SOURCE / "tools/ranks", number, self.root / "build/train_modules", folder, 2 * i, 2 * i + 2,
                         env=self.environment)
 
+    def test_an_exception_is_one_line_and_a_status(self):
+        with tempfile.TemporaryDirectory(dir=self.root) as folder:
+            run(self.root / "build/train_modules", folder, 0, 1, env=self.environment)
+            (pathlib.Path(folder) / "vit-0/step-00000001/manifest.json").write_text("{}")
+            for ranks in (1, 2):
+                result = subprocess.run([SOURCE / "tools/ranks", str(ranks), self.root / "build/train_modules", folder, "1",
+                                         "2"], capture_output=True, text=True, env=self.environment)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertEqual(result.stderr.count("manifest.json"), 1, result.stderr)
+                self.assertNotIn("terminate called", result.stderr)
+
     def test_the_document_shows_this_program(self):
         shown = re.findall(r"```(?:cpp|cmake)\n(.*?)```", (SOURCE / "docs/library.md").read_text(), re.DOTALL)
         texts = [(SOURCE / "tests/library" / name).read_text() for name in ("train.h", "main.cpp", "CMakeLists.txt")]

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "mesh/connect.h"
 #include "modules.h"
 #include "train.h"
 
@@ -143,6 +142,21 @@ void run(const Case<Net>& model, const meshtrain::DeviceMesh& mesh, const std::f
   }
 }
 
+void expect_an_end_at_nan(const meshtrain::DeviceMesh& mesh, const std::filesystem::path& folder) {
+  const auto net = Case<meshtrain::testing::MlpImpl>::make();
+  const auto read = [](int64_t step) {
+    MicroBatch batch = micro_batch({kSamples, 12}, step, 0);
+    batch.inputs.fill_(std::nan(""));
+    return meshtrain::StepBatch{{batch}, kSamples};
+  };
+  try {
+    train(*net, {}, mesh, ShardingMode::NoShard, folder / "nan", 1, read, [](auto&&...) {});
+    expect(false, "a step that is not finite was not reported");
+  } catch (const meshtrain::AgreedError& error) {
+    expect(std::string(error.what()).ends_with(": first.weight"), error.what());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -151,11 +165,13 @@ int main(int argc, char** argv) {
     return std::make_unique<HeavyBall>(options, groups);
   };
   meshtrain::register_optimizer("heavy_ball", make, {[](const auto&, const auto&) { return 1; }});  // one velocity
-  const meshtrain::Group ranks = meshtrain::connect_ranks();
-  const meshtrain::DeviceMesh mesh(meshtrain::MeshLayout({{"dp", ranks.size()}}), ranks);
-  const int64_t first = std::atol(argv[2]), last = std::atol(argv[3]);
-  using meshtrain::testing::MlpImpl, meshtrain::testing::VitImpl;
-  run<VitImpl>({"vit", {"patches", "blocks.*", "head"}, {kSamples, 1, 8, 8}}, mesh, argv[1], first, last);
-  run<MlpImpl>({"mlp", {"first", "unused", "last"}, {kSamples, 12}}, mesh, argv[1], first, last);
-  return failed ? 1 : 0;
+  return meshtrain::run_on_ranks([&](const meshtrain::Group& ranks) {
+    const meshtrain::DeviceMesh mesh(meshtrain::MeshLayout({{"dp", ranks.size()}}), ranks);
+    const int64_t first = std::atol(argv[2]), last = std::atol(argv[3]);
+    using meshtrain::testing::MlpImpl, meshtrain::testing::VitImpl;
+    run<VitImpl>({"vit", {"patches", "blocks.*", "head"}, {kSamples, 1, 8, 8}}, mesh, argv[1], first, last);
+    run<MlpImpl>({"mlp", {"first", "unused", "last"}, {kSamples, 12}}, mesh, argv[1], first, last);
+    expect_an_end_at_nan(mesh, argv[1]);
+    return failed ? 1 : 0;
+  });
 }

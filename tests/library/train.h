@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "mesh/agree.h"
+#include "mesh/connect.h"
 #include "mesh/device_mesh.h"
 #include "runtime/training/optimizer/box_optimizer.h"
 #include "runtime/training/trainer/module_part.h"
@@ -49,8 +51,13 @@ void train(Net& net, const std::vector<std::string>& units, const meshtrain::Dev
   const int64_t first_step = state.step;
   while (state.step < last_step) {
     const meshtrain::StepBatch batch = read(state.step);
-    const auto outcome = trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = 0.05});
-    report(trainer, ++state.step, outcome.read().loss);
+    const auto result = trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = 0.05}).read();
+    if (result.non_finite) {  // on every rank alike; the step has changed nothing
+      throw meshtrain::AgreedError("step " + std::to_string(state.step + 1) + " has the loss " +
+                                   std::to_string(result.loss) +
+                                   "; the first parameter whose gradient is not finite: " + trainer.find_non_finite());
+    }
+    report(trainer, ++state.step, result.loss);
   }
   if (state.step > first_step) meshtrain::save(trainer, state, folder);
 }

@@ -20,12 +20,6 @@ int64_t bytes_of(const StoredTensor& tensor) {
   return num_bytes(TensorEntry{"", tensor.dtype, tensor.shape});
 }
 
-/// Returns "exp_avg" for "model.norm.weight.exp_avg"; "weights" for a parameter.
-std::string kind_of(const std::string& name) {
-  const std::string last = name.substr(name.rfind('.') + 1);
-  return last == "weight" || last == "bias" ? "weights" : last;
-}
-
 struct Total {
   size_t num_tensors = 0;
   int64_t num_bytes = 0;
@@ -40,7 +34,8 @@ struct LostFile {
 std::string describe_totals(const Manifest& manifest) {
   std::map<std::pair<std::string, std::string>, Total> totals;
   for (const auto& [name, tensor] : manifest.tensors) {
-    Total& total = totals[{kind_of(name), *safetensors_dtype(tensor.dtype)}];
+    const std::string kind = manifest.is_parameter(name) ? "weights" : name.substr(name.rfind('.') + 1);
+    Total& total = totals[{kind, *safetensors_dtype(tensor.dtype)}];
     ++total.num_tensors;
     total.num_bytes += bytes_of(tensor);
   }

@@ -44,6 +44,11 @@ struct Manifest {
   std::map<std::string, StoredTensor> tensors;
 
   int64_t num_bytes() const;  ///< of all pieces
+  /// Returns true unless `tensor` is the optimizer's state of a parameter that is here too: "x.exp_avg" of "x".
+  bool is_parameter(const std::string& tensor) const {
+    const size_t dot = tensor.rfind('.');
+    return dot == std::string::npos || !tensors.contains(tensor.substr(0, dot));
+  }
 };
 
 /// The entry of CheckpointHead::data that has the checksum of the tokenizer's file (tokenizer_fingerprint()), and no

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/progress.h"
+#include "mesh/base/size_text.h"
 #include "mesh/host_map.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/checkpoint/damage.h"
@@ -70,6 +72,22 @@ void check_runs(const CheckpointFolder& folder, const Trainer::Runs& runs) {
                    "before the first step, or choose another folder");
 }
 
+/// Throws InputError when the checkpoint has parameters that the model does not have, which the next save() would lose.
+void check_parameters(const std::string& checkpoint, const Manifest& manifest, const ParameterIndex& index) {
+  std::set<std::string> known;
+  for (const ParameterIndex::Entry& entry : index.entries()) known.insert(entry.name);
+  size_t num_lost = 0;
+  std::string names;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    if (known.contains(name) || !manifest.is_parameter(name)) continue;
+    if (++num_lost <= 3) names += (num_lost == 1 ? " " : ", ") + name;
+  }
+  if (num_lost == 0) return;
+  throw InputError(checkpoint + " has " + counted(num_lost, "parameter") + " that the model does not have:" + names +
+                   (num_lost > 3 ? ", ..." : "") +
+                   ": resume it with the model that saved it, or choose another folder");
+}
+
 void warn_of_abandoned(const CheckpointFolder& folder) {
   const std::vector<int64_t> steps = folder.abandoned();
   if (steps.empty()) return;
@@ -110,6 +128,7 @@ std::optional<TrainingState> resume(Trainer& trainer, const std::filesystem::pat
     if (steps.empty()) return warn_of_abandoned(checkpoints);
     newest = checkpoints.step(steps.back()).string();
     manifest = read_manifest(newest);
+    check_parameters(newest, manifest, trainer.index());
     trainer.runs().resumed = newest;
   });
   newest = broadcast_text(world, newest);

@@ -21,7 +21,8 @@ void save(Trainer& trainer, TrainingState state, const std::filesystem::path& fo
 
 /// Loads the newest checkpoint of `folder`, written on any mesh and in any mode of FSDP, into `trainer`. Returns its
 /// state, or nothing when `folder` has no checkpoint; warns when it has abandoned ones alone. save() may write in
-/// `folder` afterwards. Throws InputError as load_checkpoint() does.
+/// `folder` afterwards. Throws InputError as load_checkpoint() does, and when the checkpoint has parameters that the
+/// model does not have.
 std::optional<TrainingState> resume(Trainer& trainer, const std::filesystem::path& folder);
 
 /// Returns the end of a message about a damaged checkpoint: what to do.

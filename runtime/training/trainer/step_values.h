@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -24,7 +25,8 @@ struct StepInputs {
 
 /// The host's request for a step.
 struct StepRequest {
-  double learning_rate = 0;
+  /// step() requires it: OptimizerOptions::learning_rate is only the peak of a schedule.
+  double learning_rate = std::numeric_limits<double>::quiet_NaN();
   bool stop = false;     ///< this rank requests a stop
   bool saved = false;    ///< this rank's part of a checkpoint is durable
   bool measure = false;  ///< measures each parameter; the same on every rank

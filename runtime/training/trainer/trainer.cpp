@@ -1,9 +1,12 @@
 #include "runtime/training/trainer/trainer.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "mesh/agree.h"
 #include "mesh/device/device_transfer.h"
@@ -71,6 +74,11 @@ void Trainer::use_graph(std::unique_ptr<DeviceGraph> graph) {
 }
 
 StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const StepRequest& request) {
+  if (std::isnan(request.learning_rate)) {
+    throw std::invalid_argument(
+        "Trainer::step() has no learning rate: set StepRequest::learning_rate; OptimizerOptions::learning_rate is only "
+        "the peak of a schedule");
+  }
   const bool measure = request.measure;
   const StepInputs inputs = inputs_of(num_counted, request);
   const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
@@ -113,6 +121,7 @@ StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
 }
 
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
+  const at::AutoGradMode records(true);  // also where the caller has a NoGradGuard
   for (const ParameterGroup& group : groups_) group.fsdp->begin_step();
   // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step). So
   // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.

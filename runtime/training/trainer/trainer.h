@@ -36,7 +36,8 @@ class Trainer {
   /// trainer's device.
   void use_graph(std::unique_ptr<DeviceGraph> graph);
 
-  /// Makes one update: compute_gradients(), then update().
+  /// Makes one update: compute_gradients(), then update(). Throws std::invalid_argument when `request` has no learning
+  /// rate.
   StepOutcome step(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
 
   /// Takes the place of step() for a batch of which no token counts: changes nothing, not even the number of updates,
