@@ -15,8 +15,8 @@ if(problem)
 endif()
 meshtrain_add_torch(meshtrain_torch "${MESHTRAIN_LIBTORCH}")
 
-# No object names a folder of this machine: __FILE__ begins below the sources, the build or LibTorch. Debuggers still find
-# the sources.
+# Keeps folders of this machine out of objects: __FILE__ begins below the sources, the build or LibTorch. Debuggers still
+# find the sources.
 foreach(folder "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}" "${MESHTRAIN_LIBTORCH}")
   target_compile_options(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${folder}/=>)
 endforeach()

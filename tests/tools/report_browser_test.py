@@ -236,7 +236,7 @@ class Page(unittest.TestCase):
         self.browser.value("""report.runs.forEach(run => {
             run.series['memory.device_allocated_peak_bytes'] = run.series['memory.host_peak_bytes']; }); render(report)""")
         self.assertEqual(self.browser.value("charts.find(c => c.title === 'Peak memory').curves.map(c => c.sparse)"),
-                         [False, True, False, True])  # one color a run: the others are dashed
+                         [False, True, False, True])  # a run has one color: its other curves are dashed
 
     def test_text_of_a_run_stays_text(self):
         self.open("one")
@@ -286,7 +286,7 @@ class Page(unittest.TestCase):
             self.assertEqual(self.browser.value(f"quantity({number})"), text, number)
 
     def paths(self, curves, options="{}"):
-        """The classes and paths of the curves of a chart over the steps 0 to 3."""
+        """Returns the classes and paths of the curves of a chart over steps 0 to 3."""
         return self.browser.value(f"""(figureOf('a', '', {curves}, {options}), charts[charts.length - 1].draw([0, 3]),
             [...charts[charts.length - 1].area.querySelectorAll('g[class^=c] path')].map(p => [p.className.baseVal, p.getAttribute('d')]))""")
 
@@ -312,7 +312,7 @@ class Page(unittest.TestCase):
             self.assertEqual(self.browser.errors(), [], norms)
 
     def mesh(self, axes, hosts):
-        """The titles of the cells and the text of the section of a mesh; hosts: of the ranks, by number."""
+        """Returns the titles of the cells and the text of a mesh's section; hosts: the index of each rank's host."""
         self.browser.value(f"""report.runs[0].mesh = {json.dumps(axes)};
             report.runs[0].hosts = {{names: ['a', {json.dumps(HOSTILE)}], of_ranks: {json.dumps(hosts)}}}; render(report)""")
         return self.browser.value("""[[...document.querySelectorAll('.mesh title')].map(e => e.textContent),

@@ -246,7 +246,7 @@ bool Watch::judges() {
     if (index < board_->index() && is_there) is_first = false;
   }
   if (hosts_.host_of(rank_) == hosts_.host_of(0) && board_->is_shared()) return is_first;
-  if (rank_ == 0) return true;  // without shared memory
+  if (rank_ == 0) return true;  // the host has no shared memory
   return is_first && connections_ && connections_->answers(0) &&
          Clock::now() - connections_->seen().at(0).when > kNoAnswer;
 }

@@ -55,7 +55,7 @@ class Loop final : public Object {
   }
 
   std::vector<Value> values;
-  int64_t index = 0;  ///< of the round
+  int64_t index = 0;  ///< index of the current round
 };
 
 /// Counts a level of calls.

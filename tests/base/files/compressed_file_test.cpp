@@ -38,7 +38,7 @@ class CompressedFileTest : public ::testing::TestWithParam<const char*> {
   ScratchFolder scratch_;
 };
 
-TEST_P(CompressedFileTest, IsWhatWasCompressed) {
+TEST_P(CompressedFileTest, GivesWhatWasCompressed) {
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{1} << 18, (size_t{1} << 21) + 7}) {
     const std::string text = long_text(bytes);
     const auto path = file("a", packed(text));

@@ -89,7 +89,7 @@ TEST_F(JinjaExpressions, HaveThePrecedenceOfJinja) {
   EXPECT_EQ(tree("a ~ b ~ c"), "(~ a b c)");
 }
 
-TEST_F(JinjaExpressions, SignsComeBeforeFiltersAndBehindAttributes) {
+TEST_F(JinjaExpressions, SignsBindMoreTightlyThanFiltersAndLessThanAttributes) {
   EXPECT_EQ(tree("-x.y"), "(- (.y x))");
   EXPECT_EQ(tree("-x|abs"), "(|abs (- x))");
   EXPECT_EQ(tree("- + x"), "(- (+ x))");
@@ -130,7 +130,7 @@ TEST_F(JinjaExpressions, TestsTakeOneValueWithoutBrackets) {
 
 TEST_F(JinjaExpressions, FiltersTakeArgumentsAndDottedNames) {
   EXPECT_EQ(tree("a|f(1, k=2)|g.h"), "(|g.h (|f a 1 k=2))");
-  EXPECT_EQ(tree("'a' 'b'|f"), "(|f 'ab')") << "texts beside each other are one";
+  EXPECT_EQ(tree("'a' 'b'|f"), "(|f 'ab')") << "adjacent texts are joined";
 }
 
 TEST_F(JinjaExpressions, WordsOfConstantsAreInBothSpellings) {

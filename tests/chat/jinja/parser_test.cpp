@@ -17,13 +17,13 @@ class JinjaStatements : public ::testing::Test {
   }
 };
 
-TEST_F(JinjaStatements, OfTextAndTagsAreInTheirOrder) {
+TEST_F(JinjaStatements, TextAndTagsKeepTheirOrder) {
   const jinja::Body body = parsed("a{{ b }}{% set c = 1 %}d");
   ASSERT_EQ(body.size(), 4u);
   EXPECT_EQ(body[0]->text, "a");
   EXPECT_EQ(body[1]->kind, Kind::Print);
   EXPECT_EQ(body[2]->target.name, "c");
-  EXPECT_EQ(body[2]->at, 11u) << "its word, for messages";
+  EXPECT_EQ(body[2]->at, 11u) << "messages point at its word";
   EXPECT_EQ(body[3]->text, "d");
 }
 
@@ -57,7 +57,7 @@ TEST_F(JinjaStatements, ASetTakesAnExpressionOrABlock) {
   EXPECT_EQ(body.at(1)->body.at(0)->text, "z");
 }
 
-TEST_F(JinjaStatements, AMacroHasParametersWithDefaultsBehindThoseWithout) {
+TEST_F(JinjaStatements, AMacroHasParametersWithDefaultsAfterThoseWithout) {
   const auto body = parsed("{% macro m(a, b=1) %}x{% endmacro %}{% call(c) m(2) %}y{% endcall %}");
   ASSERT_EQ(body.at(0)->parameters.size(), 2u);
   EXPECT_EQ(body[0]->parameters[0].initial, nullptr);
@@ -77,14 +77,14 @@ TEST_F(JinjaStatements, BreakAndContinueStandInALoopOfTheSameMacro) {
             "34: break stands outside of a loop");
 }
 
-TEST_F(JinjaStatements, ThatDoNotEndAreNamedWhereTheyBegin) {
+TEST_F(JinjaStatements, UnfinishedOnesAreNamedWhereTheyBegin) {
   EXPECT_EQ(statement_error("a{% if b %}{% for c in d %}e{% endif %}"), "31: {% endif %} is no statement here");
   EXPECT_EQ(statement_error("a{% if b %}{% for c in d %}e"), "14: the for that begins here has no end");
   EXPECT_EQ(statement_error("a{% if b %}"), "4: the if that begins here has no end");
   EXPECT_EQ(statement_error("{% endfor %}"), "3: {% endfor %} is no statement here");
 }
 
-TEST_F(JinjaStatements, ThatReadOtherFilesAreRefused) {
+TEST_F(JinjaStatements, OnesThatReadOtherFilesAreRefused) {
   for (const std::string word : {"include", "import", "from", "extends", "block"}) {
     EXPECT_EQ(statement_error("{% " + word + " 'x' %}"), "3: {% " + word + " %} is not supported in chat templates");
   }

@@ -10,7 +10,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// A cursor whose functions anyone may call.
+/// A cursor whose functions are public.
 class Cursor : public jinja::TokenCursor {
  public:
   explicit Cursor(const std::string& source) : TokenCursor(jinja::tokenize(source, kFailInTemplate), kFailInTemplate) {}
@@ -33,7 +33,7 @@ TEST(TokenCursor, SkipsAndExpects) {
   Cursor cursor("{{ a + 'b' }}c");
   cursor.expect(Cursor::Kind::PrintBegin, "{{");
   EXPECT_TRUE(cursor.is_word({"b", "a"}));
-  EXPECT_FALSE(cursor.skip("a")) << "a name is no operator";
+  EXPECT_FALSE(cursor.skip("a")) << "a name is not an operator";
   EXPECT_EQ(cursor.name(), "a");
   EXPECT_FALSE(cursor.skip_word("+"));
   EXPECT_EQ(cursor.ahead().text, "b");

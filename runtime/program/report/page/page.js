@@ -22,7 +22,7 @@ const render = newer => {
   show(shown);
 };
 
-// Asks for a newer report every two seconds; the range of steps and what is unfolded stay.
+// Asks for a newer report every two seconds. The range of steps and the unfolded parts stay as they are.
 const follow = async () => {
   const state = document.querySelector('#follow');
   try {

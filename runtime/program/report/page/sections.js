@@ -1,4 +1,4 @@
-// The sections of the page. The n-th run has the color n % NUM_COLORS wherever several are drawn.
+// The sections of the page. Where several runs are drawn, run n has the color n % NUM_COLORS.
 
 const alone = () => report.runs.length === 1;
 const runName = (run, i) => [colorKey(i % NUM_COLORS), run.name];
@@ -12,7 +12,7 @@ const shareCells = (share, color) => [
   styled(make('span.share.c' + color), {width: (100 * Math.min(Math.max(share, 0), 1)).toFixed(1) + '%'})];
 const sum = numbers => numbers.reduce((a, b) => a + b, 0);
 
-// Returns where a single run was resumed. Those of several would hide each other.
+// Returns marks at the steps where a single run was resumed; [] for several runs, whose marks would hide each other.
 const marksOf = run => !alone() ? [] : run.starts.reduce((marks, start, i) => {
   if (i === 0 || !start.has_begun || start.after > run.steps[1]) return marks;
   const before = run.starts[i - 1].last;
@@ -37,7 +37,7 @@ const head = () => {
 const problems = () => section('What could not be read', eachRun(run =>
     run.problems.length ? make('ul', run.problems.map(problem => make('li.alarm', problem))) : []));
 
-// Returns a chart of series that all runs may have: paths, labels, and whether they are sparse.
+// Returns a chart of some series of all runs. `paths`: for each series its path, its label and true if it is sparse.
 const chartOfRuns = (title, note, paths, options) => {
   const curves = report.runs.map((run, i) => paths.map(([path, label, sparse], p) => alone() ?
       curveOf(run.series[path], label, p, sparse) :
@@ -54,7 +54,7 @@ const training = () => section('Training', grid(
 const speed = () => section('Speed and memory', grid(
     chartOfRuns('Tokens per second', 'of all ranks', [['tokens_per_second', 'tokens/s']], {zero: true}),
     chartOfRuns('MFU', 'model FLOP/s of what the device can do', [['mfu', 'MFU']], {unit: 'percent', zero: true}),
-    report.runs.some(run => run.series.mfu) ? [] :  // FLOP/s say what MFU says, where the device is known
+    report.runs.some(run => run.series.mfu) ? [] :  // MFU shows the same where the device is known
         chartOfRuns('Model FLOP/s', 'a rank', [['flops_per_rank', 'FLOP/s']], {unit: 'flops', zero: true}),
     chartOfRuns('Peak memory', 'of the rank that has most',
                 [['memory.host_peak_bytes', 'host'], ['memory.device_allocated_peak_bytes', 'GPU, allocated'],
@@ -85,7 +85,7 @@ const timeOfRun = run => {
 
 const communicationOfRun = run => {
   const before = 'seconds.collectives.';
-  // Returns what stands at * in the paths start * end.
+  // Returns the middle part of each path that begins with `start` and ends with `end`.
   const between = (start, end) => Object.keys(run.series)
       .filter(path => path.startsWith(start) && path.endsWith(end))
       .map(path => path.slice(start.length, path.length - end.length));
@@ -109,7 +109,7 @@ const communicationOfRun = run => {
 const goodputOfRun = ({goodput: {parts, wall}}) => {
   const all = sum(parts.map(part => part.seconds));
   if (all <= 0) return [];
-  // The color of a part is that of the same part of a step where there is one.
+  // A part has the color of the same part of a step, if there is one.
   const colored = ['training', 'exposed_communication', 'evaluation', 'lost', 'data', 'start_up', 'checkpoint'];
   const color = ({part}) => colored.includes(part) ? colored.indexOf(part) : 7;
   const bar = parts.map(part => {
