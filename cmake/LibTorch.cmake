@@ -10,8 +10,8 @@ set(MESHTRAIN_LIBTORCH "${deps}/libtorch-2.11.0/torch" CACHE PATH "A LibTorch 2.
 include("${CMAKE_CURRENT_LIST_DIR}/TorchTarget.cmake")
 meshtrain_torch_problem("${MESHTRAIN_LIBTORCH}" problem)
 if(problem)
-  message(FATAL_ERROR "${problem}: run tools/setup and leave MESHTRAIN_LIBTORCH out, or point -DMESHTRAIN_LIBTORCH at a "
-                      "LibTorch 2.11 of your own.")
+  message(FATAL_ERROR "${problem}: run tools/setup and leave MESHTRAIN_LIBTORCH out, or set -DMESHTRAIN_LIBTORCH to the "
+                      "folder of your own LibTorch 2.11.")
 endif()
 meshtrain_add_torch(meshtrain_torch "${MESHTRAIN_LIBTORCH}")
 

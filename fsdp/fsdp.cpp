@@ -66,14 +66,15 @@ std::logic_error elsewhere(const Parameter& parameter) {
 }
 
 std::logic_error writes_parameters(const std::string& called, const Unit& unit) {
-  return std::logic_error(called + " writes parameters of the unit " + unit.name() +
-                          " inside the module, which their shards do not see: leave it out, as with max_norm of an "
-                          "Embedding, or change parameters between steps by Fsdp::write_values()");
+  return std::logic_error(
+      called + " writes parameters of the unit " + unit.name() +
+      " inside the module, and their shards would keep the old values: remove this operator, "
+      "such as max_norm of an Embedding, or change parameters between steps by Fsdp::write_values()");
 }
 
 std::logic_error trained_otherwise(const Parameter& parameter, bool trainable) {
   return std::logic_error(parameter.name + " was made " + (trainable ? "frozen" : "trainable") +
-                          " after Fsdp took it: set requires_grad before, and wrap the module again");
+                          " after Fsdp took it: set requires_grad first, then wrap the module again");
 }
 
 std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& sharding) {

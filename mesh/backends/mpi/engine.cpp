@@ -125,9 +125,8 @@ MpiEngine::MpiEngine() {
   }
   if (provided < MPI_THREAD_SERIALIZED && !initialised_here_) {
     throw InputError(
-        "this program has initialised MPI for one thread: call MPI_Init_thread with MPI_THREAD_SERIALIZED, or leave it "
-        "to "
-        "meshtrain");
+        "this program initialised MPI without MPI_THREAD_SERIALIZED: call MPI_Init_thread with that level, or let "
+        "meshtrain initialise MPI");
   }
   if (provided < MPI_THREAD_SERIALIZED) {
     throw std::runtime_error("MPI_Init_thread: this MPI library was built without MPI_THREAD_SERIALIZED");

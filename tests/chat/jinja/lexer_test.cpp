@@ -75,8 +75,8 @@ TEST_F(JinjaLexer, TextsHaveTheEscapesOfPython) {
   EXPECT_EQ(token_of(R"("\x41\u00e9\U0001F600\n\t\\")").text, "A\u00e9\U0001F600\n\t\\");
   EXPECT_EQ(token_of(R"('\q')").text, "\\q");
   EXPECT_EQ(token_of("'a\\\nb'").text, "ab") << "a line that continues";
-  EXPECT_EQ(lexing_error(R"({{ '\ud83d' }})"), "4: this escape is no character");
-  EXPECT_EQ(lexing_error(R"({{ '\x4' }})"), "4: this escape is no character");
+  EXPECT_EQ(lexing_error(R"({{ '\ud83d' }})"), "4: this escape is not a character");
+  EXPECT_EQ(lexing_error(R"({{ '\x4' }})"), "4: this escape is not a character");
 }
 
 TEST_F(JinjaLexer, NumbersAreWholeOrFloatingPoint) {

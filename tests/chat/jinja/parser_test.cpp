@@ -64,24 +64,23 @@ TEST_F(JinjaStatements, AMacroHasParametersWithDefaultsAfterThoseWithout) {
   EXPECT_NE(body[0]->parameters[1].initial, nullptr);
   EXPECT_EQ(body.at(1)->parameters.at(0).name, "c");
   EXPECT_EQ(statement_error("{% macro m(a=1, b) %}{% endmacro %}"),
-            "17: a parameter without a default stands behind one that has a default");
+            "17: a parameter without a default follows one that has a default");
 }
 
 TEST_F(JinjaStatements, BreakAndContinueStandInALoopOfTheSameMacro) {
   EXPECT_EQ(statement_error("{% for a in b %}{% if c %}{% break %}{% else %}{% continue %}{% endif %}{% endfor %}"),
             "");
-  EXPECT_EQ(statement_error("{% break %}"), "3: break stands outside of a loop");
-  EXPECT_EQ(statement_error("{% for a in b %}{% else %}{% continue %}{% endfor %}"),
-            "29: continue stands outside of a loop");
+  EXPECT_EQ(statement_error("{% break %}"), "3: break is outside a loop");
+  EXPECT_EQ(statement_error("{% for a in b %}{% else %}{% continue %}{% endfor %}"), "29: continue is outside a loop");
   EXPECT_EQ(statement_error("{% for a in b %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}"),
-            "34: break stands outside of a loop");
+            "34: break is outside a loop");
 }
 
 TEST_F(JinjaStatements, UnfinishedOnesAreNamedWhereTheyBegin) {
-  EXPECT_EQ(statement_error("a{% if b %}{% for c in d %}e{% endif %}"), "31: {% endif %} is no statement here");
+  EXPECT_EQ(statement_error("a{% if b %}{% for c in d %}e{% endif %}"), "31: {% endif %} is not a statement here");
   EXPECT_EQ(statement_error("a{% if b %}{% for c in d %}e"), "14: the for that begins here has no end");
   EXPECT_EQ(statement_error("a{% if b %}"), "4: the if that begins here has no end");
-  EXPECT_EQ(statement_error("{% endfor %}"), "3: {% endfor %} is no statement here");
+  EXPECT_EQ(statement_error("{% endfor %}"), "3: {% endfor %} is not a statement here");
 }
 
 TEST_F(JinjaStatements, OnesThatReadOtherFilesAreRefused) {

@@ -38,8 +38,8 @@ TEST(TokenCursor, SkipsAndExpects) {
   EXPECT_FALSE(cursor.skip_word("+"));
   EXPECT_EQ(cursor.ahead().text, "b");
   EXPECT_TRUE(cursor.skip("+"));
-  EXPECT_EQ(message<std::runtime_error>([&] { cursor.name(); }), "7: a name is expected, and here is \"b\"");
-  EXPECT_EQ(message<std::runtime_error>([&] { cursor.expect(")"); }), "7: \")\" is expected, and here is \"b\"");
+  EXPECT_EQ(message<std::runtime_error>([&] { cursor.name(); }), "7: a name is expected, but here is \"b\"");
+  EXPECT_EQ(message<std::runtime_error>([&] { cursor.expect(")"); }), "7: \")\" is expected, but here is \"b\"");
   cursor.advance();
   EXPECT_EQ(cursor.shown(), "}}");
   cursor.advance();

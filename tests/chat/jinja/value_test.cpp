@@ -83,10 +83,10 @@ TEST_F(JinjaValues, HaveElements) {
 }
 
 TEST_F(JinjaValues, AWrongKindIsNamedInTheError) {
-  EXPECT_EQ(value_failure([&] { text("a").list(); }), "this is a text, and a list is needed");
-  EXPECT_EQ(value_failure([&] { list({}, /*is_tuple=*/true).text(); }), "this is a tuple, and a text is needed");
+  EXPECT_EQ(value_failure([&] { text("a").list(); }), "this is a text, but a list is needed");
+  EXPECT_EQ(value_failure([&] { list({}, /*is_tuple=*/true).text(); }), "this is a tuple, but a text is needed");
   EXPECT_EQ(value_failure([&] { static_cast<void>(Value(1.5).whole()); }),
-            "this is a number, and a whole number is needed");
+            "this is a number, but a whole number is needed");
   EXPECT_EQ(value_failure([&] { jinja::undefined("\"x\" is undefined").dict(); }), "\"x\" is undefined");
   EXPECT_EQ(Value(true).whole(), 1);
 }

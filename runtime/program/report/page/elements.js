@@ -37,7 +37,7 @@ const table = (names, rows, classes = [], kind = '') => {
   if (rows.length === 0) return [];
   const body = [names.length ? row('th', names) : [], drawn.map(cells => row('td', cells))];
   return [make('div.scroll', make('table.' + kind, body)),
-          rows.length > most ? make('p.note', counted(rows.length - most, 'row') + ' before these left out') : []];
+          rows.length > most ? make('p.note', counted(rows.length - most, 'earlier row') + ' left out') : []];
 };
 
 // ---- the text of numbers

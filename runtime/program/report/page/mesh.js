@@ -66,15 +66,16 @@ const hostsOfGroups = ({sizes, inner, numRanks, hosts, known, coordinate}, axis)
     most = Math.max(most, on.size);
     if (on.size > 1) ++numAcross;
   }
-  return numAcross === 0 ? 'each within a host' : separated(numAcross) + ' across hosts, up to ' + separated(most);
+  return numAcross === 0 ? 'each within a host' : separated(numAcross) + ' across hosts, at most ' + separated(most);
 };
 
 const meshOfRun = run => {
   if (run.mesh.length === 0) return [];
   const mesh = meshOf(run), {axes, sizes, numRanks} = mesh;
   const name = axes.map((axis, i) => axis + '=' + sizes[i]).join(',');
-  const groups = size => size === 1 ? 'each rank alone' : separated(numRanks / size) + ' of ' + counted(size, 'rank');
-  return [make('p', `${name}: ${counted(numRanks, 'rank')}; a cell is a rank, its color the host`), meshGrid(mesh),
-          table(['axis', 'groups', 'on hosts'],
+  const groups = size => size === 1 ? 'each rank alone' :
+      counted(numRanks / size, 'group') + ' of ' + counted(size, 'rank');
+  return [make('p', `${name}: ${counted(numRanks, 'rank')}; each cell is a rank, colored by host`), meshGrid(mesh),
+          table(['axis', 'groups', 'hosts of a group'],
                 axes.map((axis, i) => [axis, groups(sizes[i]), hostsOfGroups(mesh, i)]))];
 };
