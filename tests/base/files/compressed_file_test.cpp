@@ -22,7 +22,7 @@ class CompressedFileTest : public ::testing::TestWithParam<const char*> {
     return scratch_.path() / (name + ending());
   }
 
-  /// Returns what the file holds, read in pieces of `count` bytes.
+  /// Returns the contents of the file, read in pieces of `count` bytes.
   static std::string content_of(const std::filesystem::path& path, size_t count = 100'000) {
     CompressedFile compressed(path);
     std::string all, piece(count, '\0');

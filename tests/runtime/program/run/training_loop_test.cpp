@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 class TrainingLoopTest : public RunFolder {};
 
-// With constant weights, losses identify batches: step k has the loss of a run that begins with its samples.
+// Constant weights let losses identify batches: step k has the loss of a run that begins with its samples.
 TEST_F(TrainingLoopTest, EachStepHasTheNextSamplesAlsoAfterAChangeOfTheBatch) {
   std::mt19937_64 random(7);
   std::string tokens(18 * 17, '\0');

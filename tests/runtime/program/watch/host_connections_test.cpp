@@ -233,7 +233,7 @@ TEST_F(Connections, AConnectionThatIsCutIsMadeAgain) {
   }
 }
 
-TEST_F(Connections, AStrangerIsLetGoAndLearnsNothing) {
+TEST_F(Connections, AStrangerLearnsNothingAndIsDisconnected) {
   const Descriptor stranger = send_as_stranger(std::string(1000, 'x'));  // a nonce, and a frame that is not sealed
   EXPECT_TRUE(work(nullptr, std::chrono::milliseconds(200)).empty());
   rank_0_->send_end();
@@ -245,7 +245,7 @@ TEST_F(Connections, AStrangerIsLetGoAndLearnsNothing) {
 }
 
 /// Accepts the first connection of a rank, as another program on rank 0's port may, and keeps the bytes it receives.
-TEST_F(Connections, WhoeverAnswersACallSeesNoSecret) {
+TEST_F(Connections, AnotherProgramThatAnswersACallSeesNoSecret) {
   sockaddr_storage there;
   const Descriptor other = listen_at(there);
   const auto caller = call(there);
