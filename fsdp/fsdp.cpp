@@ -66,10 +66,9 @@ std::logic_error elsewhere(const Parameter& parameter) {
 }
 
 std::logic_error writes_parameters(const std::string& called, const Unit& unit) {
-  return std::logic_error(
-      called + " writes parameters of the unit " + unit.name() +
-      " inside the module, and their shards would keep the old values: remove this operator, "
-      "such as max_norm of an Embedding, or change parameters between steps by Fsdp::write_values()");
+  return std::logic_error(called + " writes parameters of the unit " + unit.name() +
+                          " inside the module, and shards would keep old values: remove that operator (max_norm of an "
+                          "Embedding), or change parameters between steps by Fsdp::write_values()");
 }
 
 std::logic_error trained_otherwise(const Parameter& parameter, bool trainable) {

@@ -164,10 +164,9 @@ std::string to_yaml(const Recipe& recipe) {
 Manifest read_run_manifest(const std::filesystem::path& folder) {
   Manifest manifest = read_manifest(folder);
   if (!manifest.head.recipe.empty()) return manifest;
-  throw InputError(
-      "the checkpoint " + folder.string() +
-      " has no recipe: a program with libmeshtrain.so saved it, and only that program knows the model; load it "
-      "there, or examine it with meshtrain checkpoint inspect and verify");
+  throw InputError("the checkpoint " + folder.string() +
+                   " has no recipe: a program with libmeshtrain.so saved it, and only that program knows the model; "
+                   "load it there, or examine it with meshtrain checkpoint inspect and verify");
 }
 
 Recipe parse_recipe(const std::string& yaml) {

@@ -43,8 +43,7 @@ bool is_drawn(std::string_view path) {
   return std::any_of(std::begin(kBefore), std::end(kBefore), [&](auto before) { return path.starts_with(before); });
 }
 
-/// Returns the columns that have values, with their numbers. `gaps`: indices of the columns that follow values that
-/// were not finite.
+/// Returns the columns with values, and their numbers. `gaps`: indices of columns that follow values not finite.
 json series_json(const Series& series) {
   std::vector<size_t> columns, gaps;
   std::vector<double> mean, least, most;

@@ -51,10 +51,9 @@ class HostConnections {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Makes the connections of rank 0: listens on a port that the system chooses. Without a network the invitation has
-  /// no addresses.
+  /// For rank 0: listens on a port that the system chooses. Without a network the invitation has no addresses.
   HostConnections();
-  /// Makes the connections of any other rank: stores the invitation; work() connects.
+  /// For any other rank: stores the invitation; work() connects.
   HostConnections(const Invitation& invitation, int rank);
   ~HostConnections();
 
