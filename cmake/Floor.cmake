@@ -56,7 +56,7 @@ function(meshtrain_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 12)
 endfunction()
 
-# meshtrain_once_a_run(TARGETS...): targets without loops that matter: -O1 takes two thirds of the time of -O2 to compile.
+# meshtrain_once_a_run(TARGETS...): compiles targets without hot loops with -O1, in two thirds of the time that -O2 takes.
 function(meshtrain_once_a_run)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)

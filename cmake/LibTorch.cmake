@@ -10,13 +10,13 @@ set(MESHTRAIN_LIBTORCH "${deps}/libtorch-2.11.0/torch" CACHE PATH "A LibTorch 2.
 include("${CMAKE_CURRENT_LIST_DIR}/TorchTarget.cmake")
 meshtrain_torch_problem("${MESHTRAIN_LIBTORCH}" problem)
 if(problem)
-  message(FATAL_ERROR "${problem}: run tools/setup and leave MESHTRAIN_LIBTORCH out, or point -DMESHTRAIN_LIBTORCH at a "
-                      "LibTorch 2.11 of your own.")
+  message(FATAL_ERROR "${problem}: run tools/setup and leave MESHTRAIN_LIBTORCH out, or set -DMESHTRAIN_LIBTORCH to the "
+                      "folder of your own LibTorch 2.11.")
 endif()
 meshtrain_add_torch(meshtrain_torch "${MESHTRAIN_LIBTORCH}")
 
-# No object names a folder of this machine: __FILE__ begins below the sources, the build or LibTorch. Debuggers still find
-# the sources.
+# Keeps folders of this machine out of objects: __FILE__ begins below the sources, the build or LibTorch. Debuggers still
+# find the sources.
 foreach(folder "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}" "${MESHTRAIN_LIBTORCH}")
   target_compile_options(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${folder}/=>)
 endforeach()

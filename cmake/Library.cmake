@@ -1,12 +1,12 @@
-# libmeshtrain.so: the floors that train a model of any parts, for programs of others, and what `cmake --install` copies:
-# the library, the headers of its floors and the files of find_package(meshtrain). One shared library, because operators
-# register themselves when their file is loaded, and a linker leaves files out of an archive.
+# libmeshtrain.so has the floors that train any model, for other programs. `cmake --install` copies the library, the
+# headers of its floors and the files of find_package(meshtrain). The library is shared because operators register
+# themselves when their file is loaded, and a linker leaves files of an archive out.
 set(floors base device mesh products tensor_parallel context_parallel fsdp metrics safetensors optimizer checkpoint trainer)
 
 set(objects "")
 foreach(floor ${floors})
   get_target_property(kind meshtrain_${floor} TYPE)
-  if(NOT kind STREQUAL "INTERFACE_LIBRARY")  # headers alone
+  if(NOT kind STREQUAL "INTERFACE_LIBRARY")  # such a floor has only headers
     list(APPEND objects $<TARGET_OBJECTS:meshtrain_${floor}>)
   endif()
   get_target_property(folder meshtrain_${floor} MESHTRAIN_FOLDER)
@@ -14,11 +14,11 @@ foreach(floor ${floors})
 endforeach()
 
 add_library(meshtrain_library SHARED ${objects})
-# No folder of this machine in it: the program that is linked to it finds LibTorch and MPI.
+# The library has no run path, so it names no folder of this machine: the program that links it finds LibTorch and MPI.
 set_target_properties(meshtrain_library PROPERTIES OUTPUT_NAME meshtrain LINKER_LANGUAGE CXX
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
   BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
-target_link_options(meshtrain_library PRIVATE LINKER:-z,defs)  # a floor that is missing above
+target_link_options(meshtrain_library PRIVATE LINKER:-z,defs)  # fails when a floor is missing above
 target_link_libraries(meshtrain_library PRIVATE meshtrain_flags meshtrain_torch MPI::MPI_CXX Threads::Threads
   "${MESHTRAIN_XXHASH}" "${MESHTRAIN_ZLIB}" "${MESHTRAIN_ZSTD}" ${CMAKE_DL_LIBS})
 

@@ -1,7 +1,7 @@
-# Functions for a folder of LibTorch, which meshtrain's own build and find_package(meshtrain) share. (The wheel's own
-# TorchConfig.cmake needs nvcc; these do not.)
+# Functions that check and add a folder of LibTorch, for meshtrain's own build and for find_package(meshtrain). The wheel's
+# TorchConfig.cmake needs nvcc; these do not.
 
-# meshtrain_torch_problem(TORCH VARIABLE): sets VARIABLE to why the folder TORCH is no LibTorch 2.11; empty when it is.
+# meshtrain_torch_problem(TORCH VARIABLE): sets VARIABLE to the reason why TORCH is not a folder of LibTorch 2.11, or to "".
 # Another version may lack a header or, worse, compile and compute something else.
 function(meshtrain_torch_problem torch variable)
   set(header "${torch}/include/torch/headeronly/version.h")
@@ -16,7 +16,7 @@ function(meshtrain_torch_problem torch variable)
   if(NOT EXISTS "${torch}/lib/libtorch_cpu.so")
     set(${variable} "No LibTorch in ${torch}" PARENT_SCOPE)
   elseif(NOT version MATCHES "^version 2\\.11\\.")
-    set(${variable} "LibTorch 2.11 is wanted, and ${torch} has ${version}" PARENT_SCOPE)
+    set(${variable} "LibTorch 2.11 is required, but ${torch} has ${version}" PARENT_SCOPE)
   else()
     set(${variable} "" PARENT_SCOPE)
   endif()

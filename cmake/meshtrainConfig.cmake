@@ -1,5 +1,5 @@
-# find_package(meshtrain): the target meshtrain::meshtrain, with LibTorch and MPI. LibTorch 2.11 is that of
-# -DMESHTRAIN_LIBTORCH, a folder with include/ and lib/, or one in CMAKE_PREFIX_PATH.
+# find_package(meshtrain) defines the target meshtrain::meshtrain, with LibTorch and MPI. It takes LibTorch 2.11 from the
+# folder in -DMESHTRAIN_LIBTORCH, which has include/ and lib/, or from a folder in CMAKE_PREFIX_PATH.
 include(CMakeFindDependencyMacro)
 find_dependency(MPI COMPONENTS CXX)
 find_dependency(Threads)

@@ -56,7 +56,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
   if (q.size(2) != layout.local_length() || k.size(2) != layout.local_length()) {
     refuse("dim 2 is not the local part of the sequence");
   }
-  if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) refuse("query heads are no multiple of key-value heads");
+  if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) refuse("query heads are not a multiple of key-value heads");
   if (q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type()) refuse("dtypes differ");
   if (rule.window < 0 || rule.softcap < 0) refuse("window and softcap must be at least 0");
 }

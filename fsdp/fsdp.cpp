@@ -68,8 +68,8 @@ std::logic_error elsewhere(const Parameter& parameter) {
 
 std::logic_error writes_parameters(const std::string& called, const Unit& unit) {
   return std::logic_error(called + " writes parameters of the unit " + unit.name() +
-                          " inside the module, which their shards do not see: leave it out, as with max_norm of an "
-                          "Embedding, or change parameters between steps by Fsdp::write_values()");
+                          " inside the module, and shards would keep old values: remove that operator (max_norm of an "
+                          "Embedding), or change parameters between steps by Fsdp::write_values()");
 }
 
 std::logic_error without_gradient(const Unit& unit) {
@@ -80,7 +80,7 @@ std::logic_error without_gradient(const Unit& unit) {
 
 std::logic_error trained_otherwise(const Parameter& parameter, bool trainable) {
   return std::logic_error(parameter.name + " was made " + (trainable ? "frozen" : "trainable") +
-                          " after Fsdp took it: set requires_grad before, and wrap the module again");
+                          " after Fsdp took it: set requires_grad first, then wrap the module again");
 }
 
 std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& sharding) {
@@ -131,8 +131,8 @@ struct Fsdp::State {
   /// Returns true when `unit` is not the one in use; units with whole_step do not count.
   bool changes_to(size_t unit) const { return !units[unit].whole_step() && current != unit; }
 
-  /// Returns the units of `uses`, each once. Throws std::logic_error when the operator writes parameters, and for
-  /// several units that are not of the whole step, since memory in turns may have room for one of them alone.
+  /// Returns the units of `uses`, each once. Throws std::logic_error when the operator writes parameters. Also throws
+  /// it for several units without whole_step, since memory in turns may have room for only one of them.
   std::vector<size_t> units_of(const std::string& called, const std::vector<UnitUse>& uses) const {
     std::vector<size_t> all;
     std::optional<size_t> first;

@@ -58,7 +58,7 @@ class Fsdp {
   void begin_backward(bool last);
   /// Call after each backward. After the last one all sums of gradients are complete.
   void end_backward();
-  /// Ends what begin_backward() began on this rank alone: call it when the backward has thrown.
+  /// Ends the watch that begin_backward() began, without communication. Call it when the backward has thrown.
   void leave_backward();
   /// Call when the shards have been changed: after end_backward() of a step's last micro-batch, and before any other
   /// call, which would use the old parameters.

@@ -46,8 +46,8 @@ class Gathering {
   };
 
   void start(size_t unit);
-  /// Returns true when units share memory in turns.
-  bool in_turns() const { return memory_.in_turns() && reshard_; }  // kept units have memory of their own
+  /// Returns true when units share memory in turns; units that stay gathered have memory of their own.
+  bool in_turns() const { return memory_.in_turns() && reshard_; }
   /// Evicts the units before `first` and after `last`.
   void evict_others(int64_t first, int64_t last);
   /// Starts the gathers of the units after `unit` in the direction `step`, +1 or -1, and reads the next shard ahead.
@@ -56,7 +56,7 @@ class Gathering {
   std::vector<Unit>& units_;
   Group group_;
   const Arena& memory_;
-  bool lets_go_;  // units have their parameters only from a gather to the end of their forward, or backward
+  bool lets_go_;  // parameters are evicted at the end of the unit's forward or backward
   bool reshard_;  // after the forward
   int64_t ahead_;
   size_t kept_ = 0;  // the last unit of the forward, which is the first of the backward

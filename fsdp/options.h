@@ -39,7 +39,7 @@ struct FsdpOptions {
                             ///< ones. On disk FullShard gathers from it on one rank too
 };
 
-/// Returns `options` with the groups of `replicas`.
+/// Returns `options` with its groups taken from `replicas`.
 FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options);
 
 /// Returns true when units are cut over ranks: several, or one that has its shards on disk.

@@ -13,7 +13,7 @@ namespace {
 // Not one a thread: the backward of tensors on a GPU runs in a thread of autograd.
 std::atomic<WatchedUses*> last_watch = nullptr;
 
-/// Appends the tensors of an argument, which the operator writes if `is_written`.
+/// Appends the tensors of the argument `value`. `is_written`: the operator writes to them.
 void add_tensors(const c10::IValue& value, bool is_written, std::vector<WatchedUses::Operand>& operands) {
   if (value.isTensor()) {
     operands.emplace_back(value.toTensor(), is_written);

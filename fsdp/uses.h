@@ -18,8 +18,8 @@ namespace meshtrain {
 /// An operand's unit.
 struct UnitUse {
   size_t unit;
-  bool is_gradient;         ///< it is memory of the unit's gradients, else of its parameters
-  bool is_written = false;  ///< the operator changes it
+  bool is_gradient;         ///< memory of the unit's gradients; false: of its parameters
+  bool is_written = false;  ///< the operator writes to it
 
   bool operator==(const UnitUse&) const = default;
 };
@@ -56,7 +56,7 @@ class WatchedUses {
   WatchedUses(const WatchedUses&) = delete;
   WatchedUses& operator=(const WatchedUses&) = delete;
 
-  /// An operand, and whether the operator writes it.
+  /// An operand; true when the operator writes to it.
   using Operand = std::pair<at::Tensor, bool>;
 
   /// Calls `before_use` if one of `operands` belongs to a unit; then does the same for the watches that began earlier.

@@ -40,10 +40,10 @@ class ReplicaMap {
 
   /// One rank, which holds and owns everything.
   ReplicaMap() = default;
-  /// The ranks of `layout`, with the axes of `roles`, as its rank `rank` sees them, without groups: a few divisions.
-  /// Data parallelism is over `axes`, some or all of `roles.tokens`. `num_shards`, which divides their number of ranks:
-  /// runs of so many ranks along `axes` hold the shards of one model; none: every rank holds it whole. Throws
-  /// std::invalid_argument when `axes` has others, or the layout three of `roles.tokens` or ranks without a role.
+  /// Makes the map of rank `rank` of `layout`, without groups, by a few divisions. Data parallelism is over `axes`,
+  /// some or all of `roles.tokens`. `num_shards`, a divisor of their number of ranks: each run of that length along
+  /// `axes` holds the shards of one model; none: every rank holds the complete model. Throws std::invalid_argument when
+  /// `axes` has an axis not in `roles.tokens`, or `layout` has three of `roles.tokens` or ranks without a role.
   ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::string> axes, std::optional<int64_t> num_shards,
              const ReplicaRoles& roles = {});
   /// Makes the map of this rank of `mesh`, with groups. Every rank of `mesh` must call it: collective where there are

@@ -17,13 +17,13 @@ struct Pending {
   }
 };
 
-// Every rank of the group must call them in the same order. Not differentiable. For one rank they return `x`.
+// Every rank of the group must call these functions in the same order. Not differentiable. On one rank they return `x`.
 
 /// Starts to gather x [T/n, ...] -> [T, ...], in the order of group ranks.
 Pending start_gather_rows(const at::Tensor& x, const Group& group);
 
-/// Starts to sum every rank's x [T, ...] into this rank's [T/n, ...] of the sum. T must be a multiple of the group's
-/// size.
+/// Starts to sum x [T, ...] over all ranks; this rank gets its [T/n, ...] of the sum. T must be a multiple of the
+/// group's size.
 Pending start_scatter_rows(const at::Tensor& x, const Group& group);
 
 /// Throws std::logic_error, naming `operation`, in a backward that is recorded itself (create_graph): the second

@@ -96,12 +96,12 @@ TEST(ChatTemplates, ErrorsNameLineAndColumn) {
       {"{{ 'a'|nosuch }}", "t:1:7: there is no filter \"nosuch\""},
       {"{{ 1 is nosuch }}", "t:1:6: there is no test \"nosuch\""},
       {"{{ [1 }}", "t:1:7: this } closes nothing"},
-      {"{{ (1 + ) }}", "t:1:9: an expression is expected, and here is \")\""},
+      {"{{ (1 + ) }}", "t:1:9: an expression is expected, but here is \")\""},
       {"{% include 'x' %}", "t:1:4: {% include %} is not supported in chat templates"},
       {"{{ [].append(1) }}", "t:1:13: append() changes a list, which a template may not do"},
       {"{{ 9223372036854775807 + 1 }}", "t:1:24: a whole number has more than 64 bits"},
       {"{{ 'É'.lower() }}", "t:1:13: the case of letters beyond ASCII is not changed"},
-      {"{% break %}", "t:1:4: break stands outside of a loop"},
+      {"{% break %}", "t:1:4: break is outside a loop"},
       {"{# a", "t:1:1: the comment that begins here has no end: #}"},
       {"{{ m(1, x=2) }}{% macro m(a) %}{% endmacro %}", "t:1:5: \"m\" is undefined, which is called here"},
   };
@@ -129,7 +129,7 @@ TEST(ChatTemplates, RefuseWhatTheyDoNotHave) {
   EXPECT_TRUE(has(error_of("{% with a = 1 %}{% endwith %}"), "{% with %} is not supported in chat templates"));
   EXPECT_TRUE(has(error_of("{% for i in [1] recursive %}{% endfor %}"), "recursive loops are not supported"));
   EXPECT_TRUE(has(error_of("{{ '%s' % 'a' }}"), "a text % a text has no meaning"));
-  EXPECT_TRUE(has(error_of("{{ 2 ** 3 }}"), "and here is \"**\""));
+  EXPECT_TRUE(has(error_of("{{ 2 ** 3 }}"), "but here is \"**\""));
   EXPECT_TRUE(has(error_of("{{ '7'|int(base=8) }}"), "there is no argument base"));
   EXPECT_TRUE(has(error_of("{{ 1_000 }}"), "a number is followed by a letter or an underscore"));
   EXPECT_TRUE(has(error_of("{{ '\\101' }}"), "octal escapes are not supported"));

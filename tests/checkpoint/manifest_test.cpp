@@ -36,14 +36,14 @@ std::string part(const std::string& file, const std::vector<Box>& boxes, const s
 
 const std::vector<Box> kUpper = {{{0, 0}, {2, 3}}, {{2, 0}, {1, 1}}}, kLower = {{{2, 1}, {1, 2}}, {{3, 0}, {1, 3}}};
 
-/// Parses the text of a manifest in a file M.
+/// Parses `text` as a manifest in a file M.
 Manifest parsed(const std::string& text) {
   const testing::ScratchFolder folder;
   testing::write_file(folder.path() / "M", text);
   return parse_manifest(FileReader(folder.path() / "M"));
 }
 
-/// Returns a message without the folder of M.
+/// Returns `message` from the name M on, without its folder.
 std::string without_folder(const std::string& message) {
   return message.substr(message.find("/M ") + 1);  // npos + 1 is 0
 }

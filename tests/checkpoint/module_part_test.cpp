@@ -1,4 +1,4 @@
-// A module in a ModulePart: its first values, its use afterwards, and mistakes of a step.
+// A module in a ModulePart: its first values, its use after training, and mistakes in a step.
 #include "runtime/training/trainer/module_part.h"
 
 #include <ATen/ATen.h>
@@ -27,7 +27,7 @@ torch::nn::Linear drawn_layer(int seed) {
   return layer;
 }
 
-/// The identity, whose backward throws.
+/// The identity, with a backward that throws.
 struct FailingBackward : torch::autograd::Function<FailingBackward> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
@@ -35,7 +35,7 @@ struct FailingBackward : torch::autograd::Function<FailingBackward> {
   }
 };
 
-/// A linear layer, drawn from another seed on each rank, that all ranks train.
+/// A linear layer that all ranks train. Each rank draws its first values from another seed.
 struct TrainedLayer {
   explicit TrainedLayer(ShardingMode mode)
       : mesh(MeshLayout({{kDataAxis, world().size()}}), world_on(Hosts::Refused)),

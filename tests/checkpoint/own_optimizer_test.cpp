@@ -94,7 +94,7 @@ TEST(OwnOptimizer, GivesOneResultOnEveryMeshAlsoAfterAResume) {
   }
 }
 
-// The disk of a start is planned from the registry: as many bytes as the tensors of a checkpoint have.
+// The plan of the disk uses the registry. It must equal the bytes of the tensors in a checkpoint.
 TEST(OwnOptimizer, HasItsCheckpointsPlannedAsOursHave) {
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());

@@ -1,4 +1,4 @@
-// A module in a ModulePart, saved and resumed by the functions that a library's user calls.
+// Saves and resumes a module in a ModulePart by the functions that users of the library call.
 #include "runtime/training/trainer/saving.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Steps = std::vector<int64_t>;
 
-/// A linear layer that is trained on every rank of the world.
+/// A linear layer that all ranks of the world train.
 class Trained {
  public:
   explicit Trained(const std::string& optimizer, ShardingMode mode = ShardingMode::FullShard, bool has_bias = true)
@@ -39,13 +39,13 @@ class Trained {
 
   Trainer& trainer() { return *trainer_; }
 
-  /// Makes a step with the samples of each rank.
+  /// Makes a step; each rank uses its own samples.
   void step() {
     const StepBatch batch{.micro_batches = {samples_of(world().rank())}, .num_counted = 2};
     trainer_->step(batch, trainer_->count_tokens(batch), {.learning_rate = kLearningRate});
   }
 
-  /// Returns the parameters after one step of gradient descent on one rank, with the samples of all.
+  /// Returns the parameters after one step of gradient descent on one rank, with the samples of all ranks.
   static std::vector<at::Tensor> values_alone() {
     torch::nn::Linear alone = layer();
     for (int rank = 0; rank < world().size(); ++rank) {
@@ -87,7 +87,7 @@ class Trained {
   std::unique_ptr<Trainer> trainer_;
 };
 
-/// Returns the steps while no rank changes anything.
+/// Returns the steps in the folder, at a time when no rank changes it.
 Steps steps_in(const CheckpointFolder& folder) {
   world().barrier();
   const Steps steps = folder.steps();

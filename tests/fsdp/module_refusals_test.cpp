@@ -1,4 +1,4 @@
-// Modules that Fsdp refuses, or that their optimizer must know of.
+// Modules that Fsdp refuses, and facts about modules that an optimizer needs.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/embedding.h>
@@ -35,7 +35,7 @@ std::string refusal(Call call) {
   return "";
 }
 
-/// A language model without a middle. `max_norm`: of its embedding.
+/// A language model of an embedding and a head only. `max_norm`: that of its embedding.
 struct Words : torch::nn::Module {
   explicit Words(std::optional<double> max_norm)
       : embedding(

@@ -333,7 +333,7 @@ TEST(ModuleFsdp, AUseWithoutAGradientAfterTheReductionIsRight) {
   });
 }
 
-/// Layer `i` of a module, without the values between: its backward computes them again from the layer's input.
+/// Layer `i` of a module, which keeps only its input; its backward computes the layer again.
 struct Recomputed : torch::autograd::Function<Recomputed> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, BackAndForth* module,
                             int64_t i) {

@@ -1,4 +1,4 @@
-// Each rank stands for a host; a folder of its own is that host's disk.
+// Each rank stands for a host, and has a folder of its own as that host's disk.
 
 #include "runtime/program/run/host_lock.h"
 
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 class HostLockTest : public ::testing::Test {
  protected:
-  /// Returns the run directory of this rank's host: rank 0's exists, as RunDirectory has made it.
+  /// Returns the run directory of this rank's host. Rank 0's exists, as if RunDirectory had made it.
   fs::path own_folder() const {
     const fs::path folder = scratch_.path() / std::to_string(world().rank());
     if (world().rank() == 0) fs::create_directories(folder);

@@ -28,7 +28,7 @@ class RunFiles : public ::testing::Test {
   }
 
   fs::path file(const std::string& name) const { return folder_.path() / name; }
-  /// Returns a recipe of `tokens` on this rank.
+  /// Returns a recipe with `tokens` for this rank.
   static Recipe recipe_of(const fs::path& tokens) {
     Recipe recipe;
     recipe.data.tokens = tokens;
@@ -42,11 +42,11 @@ class RunFiles : public ::testing::Test {
   const ScratchFolder folder_{world()};
 };
 
-TEST_F(RunFiles, ThatAreTheSameOnAllHostsPass) {
+TEST_F(RunFiles, EqualFilesOnAllHostsPass) {
   EXPECT_EQ(differing(recipe_of(file("a.bin")), Hosts::Each), "");
 }
 
-TEST_F(RunFiles, ThatDifferAreNamedOnEveryRankWithTheirFingerprints) {
+TEST_F(RunFiles, DifferentFilesAreNamedOnEveryRankWithTheirFingerprints) {
   const fs::path own = file(world().rank() + 1 == world().size() ? "b.bin" : "a.bin");
   const auto described = [&](const std::string& name) {
     return "on " + host_name() + " " + file(name).string() + " has 4 bytes with checksum " +
@@ -58,7 +58,7 @@ TEST_F(RunFiles, ThatDifferAreNamedOnEveryRankWithTheirFingerprints) {
                           : "");
 }
 
-TEST_F(RunFiles, ThatOnlySomeHostsNeedAreNamed) {
+TEST_F(RunFiles, FilesThatOnlySomeHostsNeedAreNamed) {
   Recipe recipe = recipe_of(file("a.bin"));
   if (world().rank() > 0) recipe.data.loss_mask = file("b.bin");
   const std::string said = differing(recipe, Hosts::Each);
@@ -67,17 +67,17 @@ TEST_F(RunFiles, ThatOnlySomeHostsNeedAreNamed) {
       << said;
 }
 
-TEST_F(RunFiles, OfOneHostAreNotRead) {
+TEST_F(RunFiles, FilesOfOneHostAreNotRead) {
   EXPECT_EQ(differing(recipe_of(file("none.bin")), Hosts::Found), "");
 }
 
-TEST_F(RunFiles, ThatOneHostLacksAreNamedWithIt) {
+TEST_F(RunFiles, AFileThatOneHostLacksIsNamedWithTheHost) {
   const bool is_last = world().rank() + 1 == world().size();
   const std::string said = differing(recipe_of(file(is_last ? "none.bin" : "a.bin")), Hosts::Each);
   EXPECT_EQ(has(said, "on host " + host_name() + ": cannot read " + file("none.bin").string()), has_several()) << said;
 }
 
-TEST_F(RunFiles, OfAMixtureHaveTheKeysOfItsEntries) {
+TEST_F(RunFiles, FilesOfAMixtureAreNamedByTheKeysOfItsEntries) {
   DataOptions data;
   data.mixture.resize(2);
   data.mixture[0].tokens = "/data/a.bin";

@@ -48,7 +48,7 @@ TEST(RowCollectives, ScatterTheSumOfAllRanks) {
   EXPECT_TRUE(at::equal(x, of_rank(world().rank(), kRows, 10)));
 }
 
-TEST(RowCollectives, OverOneRankReturnTheirArgument) {
+TEST(RowCollectives, OnOneRankReturnTheirArgument) {
   const at::Tensor x = at::ones({4});
   EXPECT_TRUE(start_gather_rows(x, Group()).wait().is_same(x));
   EXPECT_TRUE(start_scatter_rows(x, Group()).wait().is_same(x));

@@ -27,7 +27,7 @@ class AddedTokens : public ::testing::Test {
   }
 };
 
-TEST_F(AddedTokens, OfThoseThatBeginFirstTheLongestIsTaken) {
+TEST_F(AddedTokens, TheLongestOfThoseThatBeginFirstIsTaken) {
   const std::vector<AddedToken> tokens = {token("ab", 1), token("abc", 2), token("bcde", 3)};
   EXPECT_EQ(pieces_of("xabcde", tokens), "x|<2:abc>|de");
   EXPECT_EQ(pieces_of("abdab", tokens), "<1:ab>|d|<1:ab>");
@@ -36,7 +36,7 @@ TEST_F(AddedTokens, OfThoseThatBeginFirstTheLongestIsTaken) {
   EXPECT_EQ(pieces_of("", tokens), "");
 }
 
-TEST_F(AddedTokens, AWordIsNotFoundInsideOfAnother) {
+TEST_F(AddedTokens, AWordIsNotFoundInsideAnother) {
   AddedToken word = token("an", 1);
   word.single_word = true;
   EXPECT_EQ(pieces_of("an man any éan an.", {word}), "<1:an>| man any éan |<1:an>|.");

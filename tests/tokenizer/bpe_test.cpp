@@ -11,7 +11,7 @@ class BpeTest : public ::testing::Test {
  protected:
   using Ids = std::vector<int64_t>;
 
-  /// Options with the tokens a b c d, 0 to 3, and for each of `merges` a token more, in the order of ranks.
+  /// Returns options with the tokens a b c d, 0 to 3, and one more token for each of `merges`, in the order of ranks.
   static BpeOptions with_merges(const std::vector<std::pair<std::string, std::string>>& merges) {
     BpeOptions options;
     options.ids = {{"a", 0}, {"b", 1}, {"c", 2}, {"d", 3}};
@@ -29,7 +29,7 @@ class BpeTest : public ::testing::Test {
     Ids ids, again;
     words.encode(word, ids);
     words.encode(word, again);
-    EXPECT_EQ(again, ids) << "from its memory";
+    EXPECT_EQ(again, ids) << "the remembered word";
     return ids;
   }
 };
@@ -54,7 +54,7 @@ TEST_F(BpeTest, BytesWithoutATokenAreUnknownOrLeftOut) {
   EXPECT_EQ(ids_of(options, "axxb"), (Ids{0, 1}));
   options.unknown = 7;
   EXPECT_EQ(ids_of(options, "axxb"), (Ids{0, 7, 7, 1}));
-  EXPECT_EQ(ids_of(options, std::string(1, '\0')), (Ids{7})) << "a byte that a free place of the memory has too";
+  EXPECT_EQ(ids_of(options, std::string(1, '\0')), (Ids{7})) << "a free slot of the memory holds this byte too";
   options.fuse_unknown = true;
   EXPECT_EQ(ids_of(options, "axxbx"), (Ids{0, 7, 1, 7}));
 }
@@ -69,7 +69,7 @@ TEST_F(BpeTest, CharactersFallBackToTheirBytes) {
   options.fallback[0xC3] = 20;
   options.fallback[0x9F] = 21;
   EXPECT_EQ(ids_of(options, "aéß"), (Ids{0, 8, 20, 21}));
-  EXPECT_EQ(ids_of(options, "ü"), (Ids{7})) << "of whose bytes one has no token";
+  EXPECT_EQ(ids_of(options, "ü"), (Ids{7})) << "one of its bytes has no token";
 }
 
 TEST_F(BpeTest, WordsOfAnyLengthAreRemembered) {
@@ -87,7 +87,7 @@ TEST_F(BpeTest, WordsOfAnyLengthAreRemembered) {
   }
 }
 
-// Looking for pairs one after the other gives the same merges.
+// The reference looks for the best pair again after each merge.
 TEST_F(BpeTest, IsTheSameAsMergingTheBestPairAgainAndAgain) {
   const BpeOptions options = with_merges(
       {{"a", "b"}, {"b", "a"}, {"ab", "ab"}, {"c", "d"}, {"ba", "c"}, {"abab", "cd"}, {"d", "d"}, {"a", "a"}});

@@ -16,7 +16,7 @@ TEST(ByteAlphabet, WritesEachByteAsACharacterOfItsOwn) {
   }
 }
 
-// As in the files of GPT-2: a space is Ġ, a line end Ċ.
+// In the files of GPT-2 a space is Ġ and a line end Ċ.
 TEST(ByteAlphabet, IsThatOfGpt2) {
   EXPECT_EQ(written_byte('A'), "A");
   EXPECT_EQ(written_byte(' '), "Ġ");

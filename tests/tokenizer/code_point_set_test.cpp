@@ -36,7 +36,7 @@ TEST(CodePointSet, ComplementsAndUnites) {
   others.add(letters);
   CodePointSet none;
   none.complement();
-  EXPECT_TRUE(others == none) << "all there are";
+  EXPECT_TRUE(others == none) << "the complement of no code points has all of them";
 }
 
 }  // namespace

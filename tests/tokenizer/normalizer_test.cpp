@@ -19,17 +19,17 @@ TEST_F(NormalizerTest, TakesItsStepsInTheirOrder) {
   EXPECT_EQ(normalizer(PrependStep{"▁"}, ReplaceStep{Pattern::literal(" "), "▁"}).apply("a b"), "▁a▁b");
   EXPECT_EQ(normalizer(ReplaceStep{Pattern::literal(" "), "▁"}, StripStep{}).apply(" a "), "▁a▁");
   EXPECT_EQ(normalizer(StripStep{}, ReplaceStep{Pattern::literal(" "), "▁"}).apply(" a "), "a");
-  EXPECT_EQ(normalizer(PrependStep{"▁"}).apply(""), "") << "but nothing stays nothing";
+  EXPECT_EQ(normalizer(PrependStep{"▁"}).apply(""), "") << "an empty text stays empty";
 }
 
-TEST_F(NormalizerTest, StripsOnlyTheSidesThatAreAsked) {
+TEST_F(NormalizerTest, StripsOnlyTheGivenSides) {
   EXPECT_EQ(normalizer(StripStep{.left = true, .right = false}).apply("\u2003 a "), "a ");
   EXPECT_EQ(normalizer(StripStep{.left = false, .right = true}).apply(" a\n\t"), " a");
   EXPECT_EQ(normalizer(StripStep{}).apply(" \n "), "");
 }
 
 TEST_F(NormalizerTest, RemovesAccentsThatStandAlone) {
-  EXPECT_EQ(normalizer(StripAccentsStep{}).apply("é"), "é") << "a composed one stays";
+  EXPECT_EQ(normalizer(StripAccentsStep{}).apply("é"), "é") << "a composed letter stays";
   EXPECT_EQ(normalizer(FormStep{NormalForm::Nfd}, StripAccentsStep{}).apply("é"), "e");
 }
 
@@ -38,7 +38,7 @@ TEST_F(NormalizerTest, ReplacesMatchesWithoutOverlaps) {
   EXPECT_EQ(normalizer(ReplaceStep{Pattern::literal("aa"), "a"}).apply("aaaaa"), "aaa");
 }
 
-TEST_F(NormalizerTest, OfBertCleansSeparatesIdeographsAndLowers) {
+TEST_F(NormalizerTest, BertCleansSeparatesIdeographsAndLowers) {
   EXPECT_EQ(normalizer(BertStep{}).apply("A\tb\u0007c É 你好"), "a bc e  你  好 ");
   BertStep plain;
   plain.handle_chinese_chars = plain.strip_accents = plain.lowercase = false;
@@ -49,7 +49,8 @@ TEST_F(NormalizerTest, KnowsWhatItSurelyKeeps) {
   EXPECT_TRUE(normalizer().surely_keeps("e\u0301"));
   EXPECT_TRUE(normalizer(FormStep{NormalForm::Nfc}).surely_keeps("plain é"));
   EXPECT_FALSE(normalizer(FormStep{NormalForm::Nfc}).surely_keeps("e\u0301"));
-  EXPECT_FALSE(normalizer(FormStep{NormalForm::Nfc}, LowercaseStep{}).surely_keeps("a")) << "which is not looked at";
+  EXPECT_FALSE(normalizer(FormStep{NormalForm::Nfc}, LowercaseStep{}).surely_keeps("a"))
+      << "lower case is not examined";
 }
 
 TEST_F(NormalizerTest, KnowsWhetherTheBeginningOfATextMayGo) {

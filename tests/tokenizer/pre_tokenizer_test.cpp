@@ -55,10 +55,10 @@ TEST_F(PreTokenizerTest, AFirstSpaceIsAddedWhereThereIsNone) {
   EXPECT_EQ(words_of(" a", PrefixSpaceStep{}), "[ a]");
 }
 
-TEST_F(PreTokenizerTest, MetaspaceCutsBeforeEachAndPrependsWhereItIsAsked) {
+TEST_F(PreTokenizerTest, MetaspaceCutsBeforeEachAndPrependsOnRequest) {
   using Prepend = MetaspaceStep::Prepend;
   EXPECT_EQ(words_of("a  b", MetaspaceStep{"▁", Prepend::Always, true}), "[▁a][▁][▁b]");
-  EXPECT_EQ(words_of(" a", MetaspaceStep{"▁", Prepend::Always, true}), "[▁a]") << "which begins with it";
+  EXPECT_EQ(words_of(" a", MetaspaceStep{"▁", Prepend::Always, true}), "[▁a]") << "the text already begins with it";
   EXPECT_EQ(words_of("a b", MetaspaceStep{"▁", Prepend::Never, true}), "[a][▁b]");
   EXPECT_EQ(words_of("a b", MetaspaceStep{"▁", Prepend::Always, false}), "[▁a▁b]");
   std::vector<PreTokenizerStep> steps;

@@ -175,7 +175,7 @@ TEST_F(TrainCheck, RefusesTheRunDirectoriesThatAStartRefuses) {
     const int lock = ::open((run_dir / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT_EQ(::flock(lock, LOCK_EX), 0);
     expect_refused_alike(resume, " is in use by another run");
-    // A run that is in use may be removing the checkpoint that was just found.
+    // A run in use may remove a checkpoint just after it was found.
     fs::rename(checkpoints / "step-00000007/manifest.json", path("manifest.json"));
     expect_refused_alike(resume, " is in use by another run");
     fs::rename(path("manifest.json"), checkpoints / "step-00000007/manifest.json");

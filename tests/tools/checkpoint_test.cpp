@@ -64,9 +64,10 @@ TEST_F(ConvertProgram, SaysThatACheckpointOfAnotherProgramHasNoRecipe) {
   fs::create_directory(run_dir);
   save(trainer, {.step = 3}, run_dir / "checkpoints");
   const std::string folder = run_dir / "checkpoints/step-00000003",
-                    problem = "the checkpoint " + folder +
-                              " has no recipe: a program saved it through libmeshtrain.so, and only that program knows "
-                              "its model; read it there, or look at it with meshtrain checkpoint inspect and verify";
+                    problem =
+                        "the checkpoint " + folder +
+                        " has no recipe: a program with libmeshtrain.so saved it, and only that program knows the "
+                        "model; load it there, or examine it with meshtrain checkpoint inspect and verify";
   EXPECT_EQ(refusal({"export", folder, path("out")}), problem);
   EXPECT_EQ(only_complaint(run_meshtrain({"generate", run_dir, "--prompt", "a"})), problem);
   EXPECT_EQ(only_complaint(run_meshtrain({"evaluate", run_dir, "--tokens", path("tokens.bin")})), problem);

@@ -300,7 +300,7 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   EXPECT_TRUE(
       has(skipped.out, "2 bad lines were skipped (--skip-bad), the first: " + path("roles.jsonl").string() + ":2: "))
       << skipped.out;
-  EXPECT_TRUE(has(skipped.out, "  1 line: messages[N] is no object with a \"role\"\n")) << skipped.out;
+  EXPECT_TRUE(has(skipped.out, "  1 line: messages[N] is not an object with a \"role\"\n")) << skipped.out;
   write("unread.jsonl", R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], )"
                         R"("tools": [{"name": "f"}]})"
                         "\n");

@@ -271,7 +271,7 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
           ": its ids go up to 1100, those of the model to 96: give the tokenizer that the model was trained with");
   EXPECT_EQ(complaint({llama, "--prompt", "a", "--tokenizer", llama + "/config.json"}),
             llama +
-                "/config.json: is no tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece "
+                "/config.json: is not a tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece "
                 "*.model, a folder with one of them, or the word bytes");
   EXPECT_TRUE(has(complaint({source_folder(), "--tokens", "1"}), "there is no config.json in " + source_folder()));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--precision", "fp8"}), "--precision"));

@@ -39,7 +39,7 @@ class LibTorch(unittest.TestCase):
         for version in ("2.10.0", "2.1.11", "12.11.0", "2.110.0"):
             accepted, said = self.configure(header(version))
             self.assertFalse(accepted, said)
-            self.assertIn(f"LibTorch 2.11 is wanted, and ROOT/torch has version {version}: run tools/setup", said)
+            self.assertIn(f"LibTorch 2.11 is required, but ROOT/torch has version {version}: run tools/setup", said)
 
     def test_one_without_a_version(self):
         accepted, said = self.configure(None)

@@ -111,7 +111,7 @@ TEST_P(Firewalls, HostsThatCannotWatchEachOtherTrainAndSaySo) {
   ASSERT_EQ(lines.size(), 1u) << ending.err;
   EXPECT_EQ(lines[0].rfind("warning: rank 2 on mtb", 0), 0u) << lines[0];
   EXPECT_TRUE(has(lines[0], " cannot reach rank 0 over TCP (tried 10.77.0.1")) << lines[0];
-  EXPECT_TRUE(has(lines[0], "): the loss of its host would not be noticed")) << lines[0];
+  EXPECT_TRUE(has(lines[0], "): a loss of this host would not be noticed")) << lines[0];
   expect_steps(metrics(), metrics().size());
 }
 

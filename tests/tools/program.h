@@ -11,7 +11,7 @@ namespace meshtrain::testing {
 struct Ending {
   int status = -1;  ///< exit status; 128 + signal when a signal ended it
   std::string out;
-  std::string err;     ///< without `late`
+  std::string err;     ///< stderr without `late`
   std::string late{};  ///< lines of ranks that start late, which a busy machine adds to any case
 };
 

@@ -236,7 +236,7 @@ class Page(unittest.TestCase):
         self.browser.value("""report.runs.forEach(run => {
             run.series['memory.device_allocated_peak_bytes'] = run.series['memory.host_peak_bytes']; }); render(report)""")
         self.assertEqual(self.browser.value("charts.find(c => c.title === 'Peak memory').curves.map(c => c.sparse)"),
-                         [False, True, False, True])  # one color a run: the others are dashed
+                         [False, True, False, True])  # a run has one color: its other curves are dashed
 
     def test_text_of_a_run_stays_text(self):
         self.open("one")
@@ -248,9 +248,9 @@ class Page(unittest.TestCase):
         self.open("one")
         self.browser.value("report.runs[0].skipped.steps = Array.from({length: 300}, (_, i) => [i, '']); render(report)")
         text = self.browser.value("document.querySelector('main').innerText")
-        self.assertIn("100 rows before these left out", text)
-        self.assertEqual(text.count("none by itself"), 200)
-        self.assertIn("\n299\tnone by itself\n", text)
+        self.assertIn("100 earlier rows left out", text)
+        self.assertEqual(text.count("no single one"), 200)
+        self.assertIn("\n299\tno single one\n", text)
 
     def test_axes(self):
         self.open("one")
@@ -286,7 +286,7 @@ class Page(unittest.TestCase):
             self.assertEqual(self.browser.value(f"quantity({number})"), text, number)
 
     def paths(self, curves, options="{}"):
-        """The classes and paths of the curves of a chart over the steps 0 to 3."""
+        """Returns the classes and paths of the curves of a chart over steps 0 to 3."""
         return self.browser.value(f"""(figureOf('a', '', {curves}, {options}), charts[charts.length - 1].draw([0, 3]),
             [...charts[charts.length - 1].area.querySelectorAll('g[class^=c] path')].map(p => [p.className.baseVal, p.getAttribute('d')]))""")
 
@@ -312,7 +312,7 @@ class Page(unittest.TestCase):
             self.assertEqual(self.browser.errors(), [], norms)
 
     def mesh(self, axes, hosts):
-        """The titles of the cells and the text of the section of a mesh; hosts: of the ranks, by number."""
+        """Returns the titles of the cells and the text of a mesh's section; hosts: the index of each rank's host."""
         self.browser.value(f"""report.runs[0].mesh = {json.dumps(axes)};
             report.runs[0].hosts = {{names: ['a', {json.dumps(HOSTILE)}], of_ranks: {json.dumps(hosts)}}}; render(report)""")
         return self.browser.value("""[[...document.querySelectorAll('.mesh title')].map(e => e.textContent),
@@ -322,8 +322,8 @@ class Page(unittest.TestCase):
         self.open("one")
         titles, text = self.mesh([["dp", 2], ["cp", 2], ["tp", 2]], [0] * 4 + [1] * 4)
         self.assertEqual(titles[6], "rank 6: dp=1 cp=1 tp=0, " + HOSTILE)
-        self.assertIn("dp\t4 of 2 ranks\t4 across hosts, up to 2\n", text)
-        self.assertIn("tp\t4 of 2 ranks\teach within a host", text)
+        self.assertIn("dp\t4 groups of 2 ranks\t4 across hosts, at most 2\n", text)
+        self.assertIn("tp\t4 groups of 2 ranks\teach within a host", text)
         self.assertEqual(self.mesh([["dp", 1]], [0])[0], ["rank 0: dp=0, a"])
         self.assertIn("does not say which hosts", self.mesh([["dp", 2]], [0])[1])
         for axes, drawn in (([["dp", 512], ["cp", 4], ["tp", 8]], "4,096 ranks of 16,384 are drawn"),

@@ -43,7 +43,7 @@ class TakenPort {
 
 using nlohmann::json;
 
-/// Returns the report that a page holds.
+/// Returns the report in a page.
 json report_in(const std::string& page) {
   const std::string before = "id=\"report\">";
   const size_t begin = page.find(before) + before.size();
@@ -86,8 +86,9 @@ TEST_F(TrainProgram, ItsRunIsReported) {
   EXPECT_FALSE(run.at("starts").at(1).at("changes").empty());
   EXPECT_FALSE(run.at("checkpoints").empty());
   EXPECT_EQ(run.at("problems"), json::array());
-  EXPECT_FALSE(has(html, "https://") || has(html, " src=")) << "needs something else";
-  EXPECT_EQ(html.find("http://"), html.rfind("http://www.w3.org/2000/svg")) << "an address that is not SVG's name";
+  EXPECT_FALSE(has(html, "https://") || has(html, " src=")) << "the page must need nothing else";
+  EXPECT_EQ(html.find("http://"), html.rfind("http://www.w3.org/2000/svg"))
+      << "the only address must be SVG's name space";
 }
 
 TEST_F(ReportProgram, SeveralRunsAreDrawnTogetherAndTheirRecipesDifferenced) {
@@ -160,7 +161,7 @@ TEST_F(ReportProgram, WatchFollowsTheRunWhateverBecomesOfItsFiles) {
   EXPECT_EQ(get("/").status, 200);
   EXPECT_EQ(get("/other").status, 404);
   for (const char* address : {"/", "/report.json"}) {
-    EXPECT_EQ(get(address, {{"Host", "elsewhere.example"}}).status, 403) << "another site's name for 127.0.0.1";
+    EXPECT_EQ(get(address, {{"Host", "elsewhere.example"}}).status, 403) << "another site may resolve to 127.0.0.1";
   }
   EXPECT_EQ(get("/", {{"Host", "localhost:9999"}}).status, 200) << "through a tunnel";
 

@@ -18,7 +18,7 @@ std::atomic<bool> is_running = false;
 /// The time for which a rank that exits with an error, and has not met the others, waits for them to exit too.
 constexpr std::chrono::seconds kFarewell{2};
 
-/// Returns the answer of MPI_Initialized or MPI_Finalized.
+/// Returns the flag that `query`, MPI_Initialized or MPI_Finalized, sets.
 bool called(int (*query)(int*)) {
   int answer = 0;
   return query(&answer) == MPI_SUCCESS && answer != 0;
@@ -125,9 +125,8 @@ MpiEngine::MpiEngine() {
   }
   if (provided < MPI_THREAD_SERIALIZED && !initialised_here_) {
     throw InputError(
-        "this program has initialised MPI for one thread: call MPI_Init_thread with MPI_THREAD_SERIALIZED, or leave it "
-        "to "
-        "meshtrain");
+        "this program initialised MPI without MPI_THREAD_SERIALIZED: call MPI_Init_thread with that level, or let "
+        "meshtrain initialise MPI");
   }
   if (provided < MPI_THREAD_SERIALIZED) {
     throw std::runtime_error("MPI_Init_thread: this MPI library was built without MPI_THREAD_SERIALIZED");
@@ -264,7 +263,7 @@ void MpiEngine::finalize(int status) {
   }
   wake_.notify_one();
   thread_.join();
-  if (!running()) return;  // the program itself has called MPI_Finalize
+  if (!running()) return;  // the program has already called MPI_Finalize
 
   std::optional<std::chrono::milliseconds> limit;
   if (status != 0 || !active_.empty() || !failed_.empty()) limit = kFarewell;

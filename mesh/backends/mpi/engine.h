@@ -115,8 +115,8 @@ struct MpiCommunicator {
 /// and a thread of the engine's own polls while nobody waits and something is under way. It sleeps otherwise.
 class MpiEngine {
  public:
-  /// Initialises MPI the first time, unless the program has. Throws InputError when the program has done so for one
-  /// thread.
+  /// Returns the engine. The first call initialises MPI unless the program already has. Throws InputError when the
+  /// program initialised it without MPI_THREAD_SERIALIZED.
   static MpiEngine& get();
   /// True between MPI's initialisation and its end.
   static bool running();
@@ -156,7 +156,7 @@ class MpiEngine {
   std::condition_variable wake_;
   std::atomic<int> callers_ = 0;
   bool stopping_ = false;
-  bool initialised_here_ = true;  // else the program does, and finalises MPI
+  bool initialised_here_ = true;  // false: the program initialised MPI, and finalises it
   std::vector<std::shared_ptr<MpiCommunicator>> active_;
   std::vector<std::shared_ptr<MpiCommunicator>> failed_;  // their messages may still be under way
   bool at_end_ = false;                                   // the barrier of meet_at_end() is under way, or done

@@ -22,7 +22,7 @@ class Descriptor {
   void reset() {
     if (number_ >= 0) ::close(release());
   }
-  /// Returns the number, which this object no longer closes.
+  /// Returns the number and gives it up: this object no longer closes it.
   int release() { return std::exchange(number_, -1); }
 
  private:

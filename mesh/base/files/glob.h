@@ -8,8 +8,8 @@ namespace meshtrain {
 
 /// Returns true when the glob `pattern` matches all of `name`, as a shell matches file names, except that `*` and `?`
 /// also match dots and slashes. `*`: any characters or none, `?`: one, `[ab]`, `[0-9]`, `[!a]`: one in a set or outside
-/// it; `\\` escapes the next character. Case matters (POSIX fnmatch). `separator`: a character that none of them match;
-/// '\0' for none.
+/// it; `\\` escapes the next character. Case matters (POSIX fnmatch). `separator`: a character that no
+/// wildcard matches; '\0': none.
 bool matches(std::string pattern, std::string name, char separator = '\0');
 
 /// Returns the index of the first of `patterns` that matches `name`; nullopt when none matches.

@@ -178,7 +178,7 @@ void convert_accelerate(Conversion& from) {
   if (const auto norm = from.number("gradient_clipping")) from.set("train.clip_norm", *norm);
   if (from.is_on("use_cpu")) from.set("device", std::string("cpu"));
   from.leave_out("gradient_accumulation_steps", kAccumulation);
-  // Keys of the launcher, which is mpirun or srun here, and of other machines.
+  // Keys for other machines, and for a launcher; ours is mpirun or srun.
   from.ignore_all(
       "use_cpu compute_environment debug downcast_bf16 enable_cpu_affinity machine_rank main_training_function "
       "num_machines rdzv_backend same_network main_process_ip main_process_port tpu_env tpu_use_cluster tpu_use_sudo "

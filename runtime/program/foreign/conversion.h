@@ -51,7 +51,7 @@ class Conversion {
   void leave_out(const std::string& path, const std::string& reason);
   /// Marks `path`, a value or all in a map, as meaning nothing in a recipe.
   void ignore(const std::string& path);
-  /// Marks several paths so. `paths`: separated by blanks, without the `prefix` that each begins with.
+  /// Calls ignore() for each of `paths`, which are separated by blanks, with `prefix` before it.
   void ignore_all(const std::string& paths, const std::string& prefix = "");
   /// Lists the recipe's `key`, unless it is set or listed, as still to be given.
   void need(const std::string& key, const std::string& what);

@@ -112,7 +112,7 @@ void ExportFolder::check_partial() const {
   const std::string name = partial_.string();
   if (!fs::status_known(status)) refuse(name + " cannot be read: " + error.message());
   if (!fs::is_directory(status) || is_mount_point(partial_)) {
-    refuse(name + ", where it is written first, is no plain folder: move it away");
+    refuse(name + ", where it is written first, is not a plain folder: move it away");
   }
   if (is_complete(partial_)) {
     refuse(name + " has the complete weights of an export that could not be renamed: rename it to " + folder_.string() +
@@ -120,7 +120,7 @@ void ExportFolder::check_partial() const {
   }
   for (fs::directory_iterator at(partial_, error), end; !error && at != end; at.increment(error)) {
     if (!is_of_an_export(at->path().filename())) {
-      refuse(at->path().string() + " lies where it is written first, and is no part of an export: move it away");
+      refuse(at->path().string() + " lies where it is written first, and is not part of an export: move it away");
     }
   }
   if (error) refuse(name + " cannot be read: " + error.message());

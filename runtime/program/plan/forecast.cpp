@@ -14,8 +14,8 @@ namespace {
 /// Layers that are simulated at least: the first and the last may differ from those between.
 constexpr int64_t kLeastLayers = 4;
 
-/// Returns true when a step treats all layers of one kind alike. Freezing depends on a layer's number, and Muon on the
-/// number of matrices for the ranks.
+/// Returns true when a step treats all layers of one kind alike. Freezing depends on a layer's number, and Muon's work
+/// per rank on the number of matrices.
 bool repeats_alike(const RunPlan& plan) {
   return plan.freeze.empty() && optimizer_traits(plan.optimizer.name).by_element;
 }

@@ -63,7 +63,7 @@ struct OperatorSignature {
   std::vector<c10::IValue> inputs = {};  ///< tensors without memory
 };
 
-/// Returns the inputs of an operator with each tensor replaced by `change` of it.
+/// Returns the inputs of an operator with each tensor t replaced by change(t).
 std::vector<c10::IValue> with_tensors(c10::ArrayRef<const c10::IValue> inputs,
                                       const std::function<at::Tensor(const at::Tensor&)>& change);
 

@@ -165,8 +165,8 @@ Manifest read_run_manifest(const std::filesystem::path& folder) {
   Manifest manifest = read_manifest(folder);
   if (!manifest.head.recipe.empty()) return manifest;
   throw InputError("the checkpoint " + folder.string() +
-                   " has no recipe: a program saved it through libmeshtrain.so, and only that program knows its model; "
-                   "read it there, or look at it with meshtrain checkpoint inspect and verify");
+                   " has no recipe: a program with libmeshtrain.so saved it, and only that program knows the model; "
+                   "load it there, or examine it with meshtrain checkpoint inspect and verify");
 }
 
 Recipe parse_recipe(const std::string& yaml) {

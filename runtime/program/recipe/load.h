@@ -51,8 +51,8 @@ Recipe recipe_of_folder(const std::filesystem::path& folder, const std::vector<K
 /// Returns every key of `recipe` as YAML. load_recipe() of it returns the same recipe, except `file`.
 std::string to_yaml(const Recipe& recipe);
 
-/// Reads the manifest of the checkpoint in `folder` as read_manifest() does. Throws InputError when it has no recipe,
-/// because a program of the library saved it.
+/// Reads the manifest of the checkpoint in `folder` as read_manifest() does. Throws InputError when it has no recipe:
+/// then a program that uses the library saved it.
 Manifest read_run_manifest(const std::filesystem::path& folder);
 
 /// Parses `yaml`, which to_yaml() returned. Opens no file. Throws InputError as load_recipe() does.

@@ -48,7 +48,7 @@ struct FsdpRecipe {
   std::string mode = "auto";            ///< auto no_shard shard_optimizer shard_grad_op full_shard hybrid_shard
   std::optional<int64_t> shard_size;    ///< ranks that share one copy, under hybrid_shard; none: the ranks of a host
   std::vector<std::string> shard_axes;  ///< dp, or dp and cp; empty: both
-  FsdpOptions options = {};             ///< when units are gathered and reduced; the mesh decides the rest
+  FsdpOptions options = {};             ///< gathering and reduction of units; the mesh decides the rest
   int64_t unit_layers = 1;              ///< number of blocks in a unit
   std::string reduce_dtype = "auto";    ///< auto fp32 bf16 fp16: dtype in which gradients are added up and reduced
   OffloadRecipe offload = {};           ///< where shards, gradients and optimizer state are kept

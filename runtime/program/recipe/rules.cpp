@@ -34,8 +34,8 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
     reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
   }
   if (shape.pad_token_id.value_or(0) >= shape.vocab_size) {
-    reader.fail("pad_token_id",
-                std::to_string(*shape.pad_token_id) + " is no token of vocab_size " + std::to_string(shape.vocab_size));
+    reader.fail("pad_token_id", std::to_string(*shape.pad_token_id) + " is not a token: vocab_size is " +
+                                    std::to_string(shape.vocab_size));
   }
   const Family& family = family_of(shape);
   if (shape.rope_scaling && (shape.rope_scaling->type == "longrope") != family.chooses_rotary_part) {

@@ -23,7 +23,7 @@ std::string reason_of(const RunStart& start);
 /// Returns "done", "stopped on request", "interrupted", "failed" with the reason, or "no end yet".
 std::string how_it_ended(const RunStart& start);
 
-/// Returns how_it_ended() of the last start of a run, or the time of its last line while it has no end.
+/// Returns how_it_ended() of the last start of a run, or the time of its last line if it has not ended.
 std::string state_of(const RunRecord& run);
 
 /// Returns how many starts of a run failed, or have no end, before another one followed.

@@ -5,7 +5,7 @@
 namespace meshtrain {
 namespace {
 
-/// The files in page/ as one; the addresses that it may ask, and its report, lie between the pieces.
+/// The files in page/ in three pieces. Between them go the addresses that the page may ask, and its report.
 constexpr std::string_view kPage[] = {
 #include <report_page.inc>
 };

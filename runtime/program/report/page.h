@@ -4,8 +4,8 @@
 
 namespace meshtrain {
 
-/// Returns a report, as report_json() makes it, as one HTML page that needs nothing else: no network, no other file.
-/// One that follows asks the server that it came from every few seconds for a newer report (serve_page()).
+/// Returns one HTML page that shows `report`, made by report_json(), and needs no network and no other file. `follows`:
+/// every few seconds the page asks its server (serve_page()) for a newer report.
 std::string make_page(const std::string& report, bool follows = false);
 
 }  // namespace meshtrain

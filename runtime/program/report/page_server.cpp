@@ -24,12 +24,12 @@ namespace {
 
 constexpr const char* kHost = "127.0.0.1";
 
-/// The report of runs that go on. Any thread may call.
+/// The report of runs in progress. Any thread may call its functions.
 class LiveReport {
  public:
   explicit LiveReport(std::vector<RunReader>& runs) : runs_(runs) {}
 
-  /// Returns the report of now as JSON; empty when it still is that of the version `known`.
+  /// Returns the current report as JSON; empty when its version still is `known`.
   std::string get(const std::string& known = "") {
     const std::scoped_lock lock(mutex_);
     const auto now = std::chrono::steady_clock::now();

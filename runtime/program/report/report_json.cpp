@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Returns a number in as many digits as people read. JSON has null for one that is not finite.
+/// Returns `value` rounded to five digits. JSON has null for a number that is not finite.
 double shortened(double value) {
   if (!std::isfinite(value)) return value;
   char text[32];
@@ -27,7 +27,7 @@ double shortened(double value) {
   return std::strtod(text, nullptr);
 }
 
-/// Returns the values that `make` returns for each of `items`.
+/// Returns the list of make(item) for each of `items`.
 template <class Items, class Make>
 json list_of(const Items& items, const Make& make) {
   json list = json::array();
@@ -35,7 +35,7 @@ json list_of(const Items& items, const Make& make) {
   return list;
 }
 
-/// Returns whether the page draws the series of a path.
+/// Returns true when the page draws the series at `path`.
 bool is_drawn(std::string_view path) {
   static constexpr std::string_view kBefore[] = {
       "loss", "eval_loss",      "grad_norm", "learning_rate", "tokens_per_second",
@@ -43,7 +43,7 @@ bool is_drawn(std::string_view path) {
   return std::any_of(std::begin(kBefore), std::end(kBefore), [&](auto before) { return path.starts_with(before); });
 }
 
-/// Returns the columns that have values, by number. `gaps`: indices of those before which values were not finite.
+/// Returns the columns with values, and their numbers. `gaps`: indices of columns that follow values not finite.
 json series_json(const Series& series) {
   std::vector<size_t> columns, gaps;
   std::vector<double> mean, least, most;
@@ -69,7 +69,7 @@ json series_json(const Series& series) {
   return object;
 }
 
-/// Adds the curves of a run to `object`, and the steps of its first and its last value.
+/// Adds the curves of a run to `object`, and the steps of its first and last values.
 void add_series(const MetricsReader& metrics, json& object) {
   int64_t first = Series::kMostSteps, last = 0;
   json drawn = json::object();
@@ -147,7 +147,7 @@ json skipped_json(const MetricsReader& metrics) {
   return {{"count", metrics.num_skipped()}, {"steps", list_of(metrics.skipped(), step_json)}};
 }
 
-/// Returns the hosts' names in the order of their first ranks, and the number of each rank's host.
+/// Returns the names of the hosts, ordered by their first ranks, and for each rank the index of its host.
 json hosts_json(const std::vector<std::string>& hosts) {
   std::vector<std::string> names;
   std::map<std::string, size_t> numbers;

@@ -9,8 +9,8 @@
 namespace meshtrain {
 
 /// Returns the report of `runs` as the JSON document that a page draws (page/page.js): facts, curves, the rows of
-/// tables. It may stand in a script element: it is ASCII without "<". A curve has at most Series::kMostColumns points,
-/// so long runs make no large document. `version`: of a page that follows its runs; 0: of one that does not.
+/// tables. A script element may hold it: it is ASCII without "<". A curve has at most Series::kMostColumns points, so a
+/// long run does not make a large document. `version`: counts up while a page follows the runs; 0: no page does.
 std::string report_json(const std::vector<const RunRecord*>& runs, int64_t version = 0);
 
 }  // namespace meshtrain

@@ -55,7 +55,7 @@ std::vector<std::pair<std::string, int64_t>> mesh_of(const FlatKeys& plan) {
   for (const auto& [key, value] : plan) {
     if (!key.starts_with(kBefore)) continue;
     const int64_t size = whole_number_of(value);
-    if (size == 0 || size > kMostRanks / num_ranks) throw InputError("mesh: " + value + " is no size");
+    if (size == 0 || size > kMostRanks / num_ranks) throw InputError("mesh: " + value + " is not a size");
     num_ranks *= size;
     mesh.emplace_back(key.substr(kBefore.size()), size);
   }
@@ -70,7 +70,7 @@ std::vector<std::string> hosts_of_file(const fs::path& file) {
   const auto list = object.find("hosts");
   if (list == object.end() || !list->is_array()) throw InputError(file.string() + " has no list of hosts");
   for (const nlohmann::json& host : *list) {
-    if (!host.is_string()) throw InputError(file.string() + ": a host is no text");
+    if (!host.is_string()) throw InputError(file.string() + ": a host must be a string");
     hosts.push_back(host.get<std::string>());
   }
   return hosts;

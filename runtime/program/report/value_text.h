@@ -4,7 +4,7 @@
 
 namespace meshtrain {
 
-/// The unit of a number: how it is written.
+/// The unit of a number, which decides its format.
 enum class ValueUnit { None, Bytes, Seconds, Percent, PerSecond, Flops };
 
 /// Returns `value` with its unit in at most about eight characters: "0.00123", "1.5e-05", "12.3k", "4.7 GiB",

@@ -120,7 +120,7 @@ Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFo
   const int64_t count = std::max<int64_t>(num_checkpoints(recipe) - kept, 1);
   const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
   const bool writes = recipe.checkpoint.every > 0;
-  // A folder of checkpoints may hold unfinished ones, which a start removes.
+  // An existing folder may hold unfinished checkpoints, which a start removes to free space.
   const bool is_certain = !fs::exists(checkpoints.folder(), error);
   if (writes && is_certain && each / num_hosts > free) {
     throw InputError("checkpoint.every", "a checkpoint takes " + size_text(each) + ", and the disk of " +

@@ -18,8 +18,8 @@ namespace meshtrain {
 /// The part of a run before its trainer exists: all checks and warnings that need no trainer, in one order. A start
 /// constructs the trainer next; `train --check` ends here. Changes nothing on disk.
 struct Preparation {
-  /// Prepares a start of `num_ranks` ranks. `world`: has these ranks, which all must call this; connects their devices.
-  /// Without it checks only the machine of this process, as rank 0. Throws InputError, the same on all ranks.
+  /// Prepares a start of `num_ranks` ranks. `world`: the group of these ranks, which all must call this; connects
+  /// their devices. Null: checks only this machine, as rank 0. Throws InputError, the same on all ranks.
   Preparation(const Recipe& asked, const RunOptions& options, int64_t num_ranks, const Group* world = nullptr);
   Preparation(const Preparation&) = delete;
   Preparation& operator=(const Preparation&) = delete;

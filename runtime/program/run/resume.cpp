@@ -60,7 +60,7 @@ std::string damage_advice(const std::filesystem::path& folder) {
                    ": resume from one of them with --resume-step N, or restore the damaged one from a backup";
 }
 
-/// Reads the manifest of the checkpoint in `folder`. A run in use may be removing it, which is no damage.
+/// Returns the manifest in `folder`. Reports a run in use before damage, since that run may be removing the checkpoint.
 Manifest read_to_resume(const std::filesystem::path& folder) try {
   return read_run_manifest(folder);
 } catch (const DamagedCheckpoint& error) {

@@ -24,7 +24,7 @@ class RunDirectory {
   static void refuse_other_run(const std::filesystem::path& folder);
   /// Returns true for the name of a file or a folder that a run makes in its directory.
   static bool is_own(const std::string& name);
-  /// Throws InputError when a run uses `folder`, of this process too. Changes nothing.
+  /// Throws InputError when a run, also one in this process, uses `folder`. Changes nothing.
   static void refuse_use(const std::filesystem::path& folder);
 
   /// Returns the folder of a run of `recipe`: `asked`; when it is empty, the run whose saved recipe this is, else

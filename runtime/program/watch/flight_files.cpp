@@ -126,7 +126,7 @@ Flight flight_of(const json& line) {
   return flight;
 }
 
-/// Replaces `file`. Returns a problem, if any.
+/// Replaces the contents of `file`. Returns the problem; empty for none.
 std::string replace(const std::filesystem::path& file, const std::string& text) {
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);

@@ -17,11 +17,11 @@ namespace {
 
 using Nonce = std::array<unsigned char, 16>;
 
-constexpr size_t kRounds = 3;                     // over all addresses
-constexpr std::chrono::seconds kPatience{3};      // with an address that does not answer
-constexpr std::chrono::seconds kHeartbeat{1};     // from message to message
-constexpr std::chrono::seconds kRedialPause{1};   // from round to round, when rank 0 was lost
-constexpr std::chrono::seconds kIntroduction{5};  // for a client to prove that it knows the secret
+constexpr size_t kRounds = 3;                     // number of calls to each address
+constexpr std::chrono::seconds kPatience{3};      // time for an address to answer
+constexpr std::chrono::seconds kHeartbeat{1};     // between two states of this rank
+constexpr std::chrono::seconds kRedialPause{1};   // between two rounds of calls after rank 0 was lost
+constexpr std::chrono::seconds kIntroduction{5};  // time for a client to prove that it knows the secret
 
 bool is_link_local(const sockaddr* address) {
   if (address->sa_family == AF_INET6) {
@@ -30,13 +30,13 @@ bool is_link_local(const sockaddr* address) {
   return (ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 16) == 0xa9fe;  // 169.254.0.0/16
 }
 
-/// Returns the port, of either family.
+/// Returns the port of an IPv4 or IPv6 address.
 in_port_t& port_of(sockaddr_storage& address) {
   static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
   return reinterpret_cast<sockaddr_in&>(address).sin_port;
 }
 
-/// Adds the addresses of this host's networks; without any, those that only the host itself reaches.
+/// Adds the addresses of this host's networks; if it has none, its loopback addresses.
 void add_own_addresses(Invitation& invitation, in_port_t port) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return;
@@ -55,13 +55,13 @@ void add_own_addresses(Invitation& invitation, in_port_t port) {
   freeifaddrs(all);
 }
 
-/// Listens on all addresses, of both families if the host has IPv6.
+/// Listens on all IPv4 addresses, and on all IPv6 addresses if the host has IPv6.
 Descriptor listen_anywhere(in_port_t& port) {
   for (const sa_family_t family : {AF_INET6, AF_INET}) {
     Descriptor socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int off = 0;
     if (family == AF_INET6) setsockopt(socket.number(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    sockaddr_storage any{};  // an address of zeros, and port 0
+    sockaddr_storage any{};  // address 0, port 0: any
     any.ss_family = family;
     auto* const address = reinterpret_cast<sockaddr*>(&any);
     socklen_t size = sizeof any;
@@ -86,19 +86,19 @@ std::string Invitation::text() const {
   return text;
 }
 
-/// A message, in either direction: a rank and its state.
+/// A message in either direction: the state of a rank.
 struct HostConnections::Frame {
   enum Kind : int64_t {
     kHere,
-    kAbout,    ///< about another rank of the sender's host
-    kJobEnds,  ///< the cause has been reported: ranks that are lost from now on are not
+    kAbout,    ///< the state of another rank on the sender's host
+    kJobEnds,  ///< the cause has been reported: do not report ranks that are lost from now on
     kLeaves,
   };
 
   Kind kind = kHere;
   int rank = 0;
   Sighting sighting;
-  uint64_t seal = 0;  ///< of the other members; its number until it is sealed
+  uint64_t seal = 0;  ///< make_seal(); while that is computed, the number of the frame
 
   uint64_t make_seal(const Secret& secret, const Nonce& of_sender, const Nonce& of_receiver) const {
     std::string bytes(of_sender.begin(), of_sender.end());
@@ -126,7 +126,7 @@ struct HostConnections::Peer {
 
   bool is_open() const { return socket.is_open(); }
   bool is_known() const { return rank >= 0; }
-  /// Returns true when it is closed, or when a firewall has answered, which neither recv() nor send() reports.
+  /// Returns true when the connection is closed or a firewall has refused it, which recv() and send() do not report.
   bool has_failed() const {
     int error = 0;
     socklen_t size = sizeof error;
@@ -153,7 +153,7 @@ struct HostConnections::Peer {
     return false;
   }
 
-  /// Sends as many of the unsent bytes as the system takes: none before the connection is made.
+  /// Sends as many of the unsent bytes as the system accepts; it accepts none before the connection is made.
   void flush() {
     while (!unsent.empty()) {
       const ssize_t sent = ::send(socket.number(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
@@ -167,14 +167,14 @@ struct HostConnections::Peer {
   Nonce nonce{}, their_nonce{};
   std::string unsent;
   Frame incoming;
-  size_t num_read = 0;                      // bytes of the nonce or frame that is being received
-  uint64_t num_sent = 0, num_received = 0;  // frames
-  bool has_nonce = false;                   // of the other end
-  int rank = -1;                            // of the other end, once it has proved that it knows the secret
+  size_t num_read = 0;                      // bytes received of the current nonce or frame
+  uint64_t num_sent = 0, num_received = 0;  // numbers of frames
+  bool has_nonce = false;                   // their_nonce is complete
+  int rank = -1;                            // the other end's, once it has proved that it knows the secret
   Loss loss = Loss::None;
-  bool may_speak = true;       // the last message was answered
-  Clock::time_point spoke;     // of this rank
-  size_t num_told = SIZE_MAX;  // of the others, since then
+  bool may_speak = true;       // rank 0 has answered the last message
+  Clock::time_point spoke;     // time when this rank last sent its own state
+  size_t num_told = SIZE_MAX;  // number of other ranks whose state was sent since then
 };
 
 HostConnections::HostConnections()
@@ -231,14 +231,14 @@ void HostConnections::receive(Peer& peer) {
   }
 }
 
-/// Sends rank 0 the next message, on another rank, or calls it.
+/// Sends rank 0 the next state, of this rank or of another one on its host, or calls rank 0.
 void HostConnections::speak(const std::vector<std::pair<int, Sighting>>& others) {
   if (leaves_) return;
   if (peers_.empty()) return call();
   Peer& peer = peers_.front();
   const Clock::time_point now = Clock::now();
   if (!peer.is_known() && (peer.has_failed() || now - peer.since > kPatience)) {
-    send(peer, {Frame::kLeaves, rank_, self_});  // in case it was accepted too late
+    send(peer, {Frame::kLeaves, rank_, self_});  // rank 0 may have accepted this connection too late
     return call();
   }
   if (!peer.may_speak) return;
@@ -271,8 +271,8 @@ void HostConnections::call() {
   peers_.emplace_back(std::move(socket));
 }
 
-/// Returns false when `frame` cannot be sent now, or when the other end has not introduced itself. The rest of a frame
-/// for which the system has no room follows later.
+/// Sends `frame`, and any part that the system does not accept now later. Returns false when nothing can be sent now,
+/// or when the other end has not introduced itself.
 bool HostConnections::send(Peer& peer, Frame frame) {
   const bool is_introduced = rank_ == 0 ? peer.is_known() : peer.has_nonce;
   if (!is_introduced || !peer.is_open() || leaves_) return false;

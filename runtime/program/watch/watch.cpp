@@ -246,7 +246,7 @@ bool Watch::judges() {
     if (index < board_->index() && is_there) is_first = false;
   }
   if (hosts_.host_of(rank_) == hosts_.host_of(0) && board_->is_shared()) return is_first;
-  if (rank_ == 0) return true;  // without shared memory
+  if (rank_ == 0) return true;  // the host has no shared memory
   return is_first && connections_ && connections_->answers(0) &&
          Clock::now() - connections_->seen().at(0).when > kNoAnswer;
 }
@@ -363,8 +363,8 @@ void Watch::look_at_hosts() {
   if (connections_->is_refused()) {
     const std::string tried = connections_->invitation().text();
     print_warning_line(std::string(name_) + " on " + sight_self(name_).host.data() + " cannot reach rank 0 over TCP (" +
-                       (tried.empty() ? "which has no network" : "tried " + tried) +
-                       "): the loss of its host would not be noticed");
+                       (tried.empty() ? "rank 0 has no network" : "tried " + tried) +
+                       "): a loss of this host would not be noticed");
   }
   for (auto& [rank, lost] : lost_) look_at(rank, lost);
   std::erase_if(lost_, [this](const auto& each) { return connections_->answers(each.first); });

@@ -57,7 +57,7 @@ class Watch {
   using Clock = std::chrono::steady_clock;
   struct Lost {
     Loss loss;
-    Sighting seen;  // last
+    Sighting seen;  // its last state
     Clock::time_point since;
     bool is_reported = false;
   };
@@ -96,7 +96,7 @@ class Watch {
   std::unique_ptr<Board> board_;
   std::optional<HostConnections> connections_;
   int num_missing_ = 0;              // consecutive looks that found the next process gone
-  int end_signal_ = 0;               // that ended it; 0: unknown
+  int end_signal_ = 0;               // the signal that ended it; 0: unknown
   std::map<int, Lost> lost_;         // by rank
   std::string phase_;                // of this rank
   Clock::time_point moved_;          // when this phase began

@@ -257,7 +257,7 @@ std::string hindrance(const ChatTemplate& chat, const Conversation& conversation
     return "the assistant begins the conversation, and the template writes that turn in another way than behind a "
            "message of the user or the system";
   }
-  return "rendered up to such a turn, the template's text is no prefix of the whole";
+  return "rendered up to such a turn, the template's text is not a prefix of the complete text";
 }
 
 std::vector<Span> find_turns(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {

@@ -78,7 +78,7 @@ const char* role_of_sharegpt(const std::string& from) {
 /// "system" where that is a text.
 Json messages_of_sharegpt(const Json& object) {
   const Json& list = object["conversations"];
-  if (!list.is_array()) throw InputError("\"conversations\" is no list of messages");
+  if (!list.is_array()) throw InputError("\"conversations\" is not a list of messages");
   Json messages = Json::array();
   const auto system = object.find("system");
   if (system != object.end() && system->is_string() && !system->get_ref<const std::string&>().empty()) {
@@ -126,12 +126,12 @@ Json messages_of(const Json& object, const std::string& key, const char* role) {
   const Json& value = object.at(key);
   if (value.is_string() && role != nullptr) return Json::array({message(role, value)});
   if (!value.is_array()) {
-    throw InputError("\"" + key + "\" is no list of messages" + (role != nullptr ? " and no text" : ""));
+    throw InputError("\"" + key + "\" is not a list of messages" + (role != nullptr ? " or a text" : ""));
   }
   if (value.size() > kMostMessages) throw InputError("\"" + key + "\" has more than 4,096 messages");
   for (size_t i = 0; i < value.size(); ++i) {
     const bool has_role = value[i].is_object() && value[i].contains("role") && value[i]["role"].is_string();
-    if (!has_role) throw InputError(key + "[" + std::to_string(i) + "] is no object with a \"role\"");
+    if (!has_role) throw InputError(key + "[" + std::to_string(i) + "] is not an object with a \"role\"");
     const auto content = value[i].find("content");
     const bool known = content == value[i].end() || content->is_string() || content->is_null() || content->is_array() ||
                        content->is_object();
@@ -165,7 +165,7 @@ const std::string& role_of(const jinja::Value& message) {
 jinja::Value list_or_none(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return jinja::None{};
-  if (!found->is_array()) throw InputError("\"" + std::string(key) + "\" is no list");
+  if (!found->is_array()) throw InputError("\"" + std::string(key) + "\" is not a list");
   return jinja::from_json(*found);
 }
 
@@ -197,7 +197,7 @@ Conversation conversation_of(Json object, bool is_open) try {
   conversation.documents = list_or_none(object, "documents");
   if (has("chat_template_kwargs")) {
     const Json& kwargs = object["chat_template_kwargs"];
-    if (!kwargs.is_object()) throw InputError("\"chat_template_kwargs\" is no object");
+    if (!kwargs.is_object()) throw InputError("\"chat_template_kwargs\" is not an object");
     for (const auto& [key, value] : kwargs.items()) conversation.variables.emplace_back(key, jinja::from_json(value));
   }
   return conversation;

@@ -45,7 +45,7 @@ ExpressionPtr ExpressionParser::parse_tuple(bool with_choice, bool in_brackets) 
     if (!skip(",")) break;
     is_tuple = true;
   }
-  if (tuple->parts.empty() && !in_brackets) fail("an expression is expected, and here is " + shown());
+  if (tuple->parts.empty() && !in_brackets) fail("an expression is expected, but here is " + shown());
   return is_tuple || tuple->parts.empty() ? std::move(tuple) : std::move(tuple->parts.front());
 }
 
@@ -165,13 +165,13 @@ ExpressionPtr ExpressionParser::parse_primary() {
   }
   if (skip("[")) return parse_list(at);
   if (skip("{")) return parse_dict(at);
-  fail("an expression is expected, and here is " + shown());
+  fail("an expression is expected, but here is " + shown());
 }
 
 int64_t ExpressionParser::whole_number(const std::string& text, size_t at) const {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) fail_at(at, "this is no whole number of 64 bits");
+  if (error != std::errc()) fail_at(at, "this whole number has more than 64 bits");
   return number;
 }
 
@@ -250,7 +250,7 @@ void ExpressionParser::parse_arguments(Expression& call) {
       call.named.emplace_back(std::move(key), parse_expression());
       count(call.named.back().second);
     } else {
-      if (!call.named.empty()) fail("a positional argument stands behind a named one");
+      if (!call.named.empty()) fail("a positional argument follows a named one");
       call.positional.push_back(parse_expression());
       count(call.positional.back());
     }

@@ -225,7 +225,7 @@ class Lexer {
     const std::string hex = source_.substr(at_ + 1, digits);
     const bool is_hex = hex.size() == digits && hex.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
     const unsigned long point = is_hex ? std::strtoul(hex.c_str(), nullptr, 16) : kCodePoints;
-    if (point >= kCodePoints || (point >= 0xD800 && point < 0xE000)) fail_(at_ - 1, "this escape is no character");
+    if (point >= kCodePoints || (point >= 0xD800 && point < 0xE000)) fail_(at_ - 1, "this escape is not a character");
     at_ += 1 + digits;
     append_utf8(static_cast<uint32_t>(point), content);
   }

@@ -93,13 +93,13 @@ class Parser : ExpressionParser {
       return block;
     }
     if (word == "break" || word == "continue") {
-      if (loops_ == 0) fail_at(at, word + " stands outside of a loop");
+      if (loops_ == 0) fail_at(at, word + " is outside a loop");
       return statement(word == "break" ? S::Break : S::Continue);
     }
     for (const char* other : {"include", "import", "from", "extends", "block", "do", "autoescape", "trans", "with"}) {
       if (word == other) fail_at(at, "{% " + word + " %} is not supported in chat templates");
     }
-    fail_at(at, "{% " + word + " %} is no statement here");
+    fail_at(at, "{% " + word + " %} is not a statement here");
   }
 
   std::unique_ptr<Statement> parse_if() {
@@ -167,7 +167,7 @@ class Parser : ExpressionParser {
       if (skip("=")) {
         parameters.back().initial = parse_expression();
       } else if (parameters.size() > 1 && parameters[parameters.size() - 2].initial) {
-        fail("a parameter without a default stands behind one that has a default");
+        fail("a parameter without a default follows one that has a default");
       }
     }
     expect(")");

@@ -133,7 +133,7 @@ class JsonWriter {
     } else if (value.is_undefined()) {
       throw Failure(*value.undefined().hint);
     } else {
-      throw Failure(value.kind() + " is no JSON");
+      throw Failure(value.kind() + " cannot be written as JSON");
     }
     budget_.make(static_cast<int64_t>(text_.size() - before));
   }

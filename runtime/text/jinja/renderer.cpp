@@ -55,7 +55,7 @@ class Loop final : public Object {
   }
 
   std::vector<Value> values;
-  int64_t index = 0;  ///< of the round
+  int64_t index = 0;  ///< index of the current round
 };
 
 /// Counts a level of calls.
@@ -226,7 +226,7 @@ void Renderer::assign(const Target& target, const Value& value, const ScopePtr& 
     auto* const space =
         found != nullptr && found->is_object() ? dynamic_cast<Namespace*>(found->object().get()) : nullptr;
     if (space == nullptr)
-      throw Failure(target.name + " is no namespace, and only those have attributes that can be set");
+      throw Failure(target.name + " is not a namespace, and only namespaces have attributes that can be set");
     budget_.make(kElementBytes);
     space->set(target.attribute, value);
   }

@@ -45,8 +45,8 @@ class TemplateError : public InputError {
 };
 
 /// A Jinja template as transformers renders chat templates: trim_blocks, lstrip_blocks, loop controls, the generation
-/// tag, tojson without escapes, raise_exception, strftime_now, and values that no template can change. Supports what
-/// chat templates of public models use of Jinja's statements, filters, tests and methods; an error names any other.
+/// tag, tojson without escapes, raise_exception, strftime_now, and values that no template can change. Supports the
+/// statements, filters, tests and methods of Jinja that public models' chat templates use; an error names any other.
 ///
 /// Strings are UTF-8 and have the positions and lengths of Python's. Whole numbers have 64 bits. Letters beyond ASCII
 /// keep their case: asking for another one is an error.

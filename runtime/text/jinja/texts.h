@@ -20,7 +20,7 @@ size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 
 /// Returns true for what str.isspace() calls a space.
 bool is_python_space(uint32_t code_point);
-/// Returns true for decimal digits of any script.
+/// Returns true for a decimal digit of any script.
 bool is_python_digit(uint32_t code_point);
 /// Return `text` without the spaces, or the characters of `set`, at its ends. `set`: null for spaces.
 std::string_view strip_left(std::string_view text, const std::string* set = nullptr);

@@ -46,20 +46,20 @@ bool TokenCursor::skip_word(std::string_view text) {
 }
 
 void TokenCursor::expect(std::string_view text) {
-  if (!skip(text)) fail("\"" + std::string(text) + "\" is expected, and here is " + shown());
+  if (!skip(text)) fail("\"" + std::string(text) + "\" is expected, but here is " + shown());
 }
 
 void TokenCursor::expect_word(std::string_view text) {
-  if (!skip_word(text)) fail("\"" + std::string(text) + "\" is expected, and here is " + shown());
+  if (!skip_word(text)) fail("\"" + std::string(text) + "\" is expected, but here is " + shown());
 }
 
 void TokenCursor::expect(Kind kind, const char* needed) {
-  if (now().kind != kind) fail(std::string(needed) + " is expected, and here is " + shown());
+  if (now().kind != kind) fail(std::string(needed) + " is expected, but here is " + shown());
   advance();
 }
 
 std::string TokenCursor::name() {
-  if (now().kind != Kind::Name) fail("a name is expected, and here is " + shown());
+  if (now().kind != Kind::Name) fail("a name is expected, but here is " + shown());
   const std::string text = now().text;
   advance();
   return text;

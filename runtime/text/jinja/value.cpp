@@ -15,7 +15,7 @@ constexpr size_t kFewKeys = 16;  // are searched one by one
 
 [[noreturn]] void refuse_kind(const Value& value, const char* needed) {
   if (value.is_undefined()) throw Failure(*value.undefined().hint);
-  throw Failure("this is " + value.kind() + ", and " + needed + " is needed");
+  throw Failure("this is " + value.kind() + ", but " + needed + " is needed");
 }
 
 int checked_depth(int depth) {

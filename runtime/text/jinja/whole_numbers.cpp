@@ -29,7 +29,7 @@ std::string with_plain_digits(std::string_view text) {
   return plain;
 }
 
-/// Removes underscores between digits. Returns false when there are others.
+/// Removes underscores between digits. Returns false when an underscore is elsewhere.
 bool remove_underscores(std::string& text) {
   const auto is_digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
   for (size_t i = 0; i < text.size(); ++i) {

@@ -6,8 +6,8 @@
 
 namespace meshtrain::jinja {
 
-/// Returns Python's int(text), or else int(float(text)), with spaces around it, a sign, underscores between digits and
-/// digits of any script; std::nullopt where both raise an error. Throws Failure for a number beyond 64 bits.
+/// Returns Python's int(text), else int(float(text)); std::nullopt when both raise an error. Accepts spaces around, a
+/// sign, underscores between digits and digits of any script. Throws Failure for a number beyond 64 bits.
 std::optional<int64_t> parse_whole(std::string_view text);
 
 }  // namespace meshtrain::jinja

@@ -41,7 +41,7 @@ void read_parquet(const std::filesystem::path& file, const std::string& column, 
   const FileBytes beginning = reader.read(0, std::min(reader.size(), kContentBytes));
   if (content_of(beginning.text()) != Content::Parquet) {
     const std::string content = describe_text_for_binary(beginning.text());
-    throw InputError("cannot read " + file.string() + ": it is no Parquet file" +
+    throw InputError("cannot read " + file.string() + ": it is not a Parquet file" +
                      (content.empty() ? ": give it another name" : content));
   }
   static const OpenedParquet opened = open_parquet();
@@ -68,7 +68,7 @@ void read_parquet(const std::filesystem::path& file, const std::string& column, 
     if (is_of_visit) throw;
     const std::string reason = error.what();
     throw InputError("cannot read " + file.string() +
-                     ": it is no Parquet file, or damaged: " + reason.substr(0, reason.find('\n')));
+                     ": it is not a Parquet file, or damaged: " + reason.substr(0, reason.find('\n')));
   }
   if (!problem.empty()) throw InputError(file.string() + " " + problem);
 }

@@ -26,7 +26,7 @@ using nlohmann::json;
 void refuse_binary(const fs::path& file, size_t offset, std::string_view text) {
   const size_t zero = text.find('\0');
   if (zero == std::string_view::npos) return;
-  throw InputError(file.string() + " is no text: its byte " + std::to_string(offset + zero) +
+  throw InputError(file.string() + " is not text: its byte " + std::to_string(offset + zero) +
                    " is 0: decompress it or convert it to UTF-8 first, or take its bytes as they are by --bytes");
 }
 
@@ -264,7 +264,7 @@ void visit_rows(const TextPart& part, const TextFormat& format,
   for_each_parquet_text(part.file, format.key(), [&](std::string_view text, int64_t row, double read) {
     if (text.find('\0') != std::string_view::npos) {
       throw InputError(part.file.string() + ", row " + std::to_string(row) + ": \"" + format.key() +
-                       "\" is no text: it has a byte 0");
+                       "\" is not text: it has a byte 0");
     }
     const auto now = static_cast<int64_t>(read * static_cast<double>(part.end));
     const int64_t bytes = std::exchange(position, now);
@@ -278,7 +278,7 @@ void check_text(const fs::path& file, bool is_json_lines) {
   const std::string beginning = beginning_of(file);
   const Content content = content_of(beginning);
   if (const std::string advice = advice_on(content, is_json_lines); !advice.empty()) {
-    throw InputError(file.string() + " is no text: it is " + std::string(name(content)) + ": " + advice);
+    throw InputError(file.string() + " is not text: it is " + std::string(name(content)) + ": " + advice);
   }
   refuse_binary(file, 0, beginning);
 }

@@ -227,9 +227,8 @@ HuggingFaceParts read_hugging_face(const std::string& file) {
   const JsonCursor root(file, document);
   if (!root.find("model")) {
     root.fail(
-        "is no tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece *.model, a folder with one "
-        "of "
-        "them, or the word bytes");
+        "is not a tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece *.model, a folder with "
+        "one of them, or the word bytes");
   }
   HuggingFaceParts parts;
   if (const std::string version = root.text_or("version", "1.0"); version != "1.0") {

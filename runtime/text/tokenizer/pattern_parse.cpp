@@ -249,7 +249,7 @@ class Parser {
     }
     const bool closed = !braced || take("}");
     const bool code_point = value < kCodePoints && (value < 0xD800 || value > 0xDFFF) && (braced || value < 0x80);
-    if (digits == 0 || !closed || !code_point) fail("a \\x that is no character");
+    if (digits == 0 || !closed || !code_point) fail("a \\x that is not a character");
     return value;
   }
 

@@ -82,7 +82,7 @@ class PreTokenizer {
   static void cut(const CharactersStep& step, std::string_view text, Scratch& scratch);
   static void cut(const WordsStep& step, std::string_view text, Scratch& scratch);
   static void cut(const MetaspaceStep& step, std::string_view text, Scratch& scratch);
-  /// Stores a span for each character that `take_match` accepts, and for those between. It moves past a character.
+  /// Stores a span for each character that `take_match` accepts and moves past, and for the text between.
   template <class TakeMatch>
   static void cut_characters(const TakeMatch& take_match, std::string_view text, Scratch& scratch);
   static void keep(SplitBehavior behavior, Scratch& scratch);

@@ -153,7 +153,7 @@ class FilesReader {
     std::vector<TokenBeside> tokens;
     const std::optional<JsonCursor> list = file.root().find(key);
     if (!list) return tokens;
-    if (!list->value().is_array()) list->fail("is no list of tokens");
+    if (!list->value().is_array()) list->fail("is not a list of tokens");
     for (size_t i = 0; i < list->size(); ++i) {
       const std::string path = std::string(key) + "[" + std::to_string(i) + "]";
       tokens.push_back(read_token(list->at(i), source_of(file.path, path), is_special));
@@ -238,13 +238,13 @@ class FilesReader {
   }
 
   void read_decoder(const JsonCursor& decoder) {
-    if (!decoder.value().is_object()) decoder.fail("is no object of ids and tokens");
+    if (!decoder.value().is_object()) decoder.fail("is not an object of ids and tokens");
     for (const auto& [key, value] : decoder.value().items()) {
       uint32_t id = 0;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       const JsonCursor token = decoder.at(key);
-      if (error != std::errc() || end != key.data() + key.size()) token.fail("is named by what is no token id");
-      if (!value.is_object()) token.fail("is no object of a token's content and flags");
+      if (error != std::errc() || end != key.data() + key.size()) token.fail("has a name that is not a token id");
+      if (!value.is_object()) token.fail("is not an object of a token's content and flags");
       decoder_.insert_or_assign(id, read_token(token, source_of(config_.path, "added_tokens_decoder." + key), false));
     }
   }

@@ -15,10 +15,10 @@ namespace meshtrain {
 
 /// The options of CheckpointDisks.
 struct DiskOptions {
-  std::filesystem::path resumed = {};  ///< the checkpoint that rank 0 resumes from; empty without one
-  bool has_begun = false;              ///< on rank 0: the run is known to have begun, even if there is no checkpoint
-  std::string other_folder = "another folder";  ///< what a user may choose instead, for messages
-  /// Reports a line for people, on the rank that calls it; empty: prints it to stderr.
+  std::filesystem::path resumed = {};           ///< the checkpoint that rank 0 resumes from; empty without one
+  bool has_begun = false;                       ///< rank 0: the run has begun, even if no checkpoint exists
+  std::string other_folder = "another folder";  ///< words in messages for what a user may choose instead
+  /// Reports a line to people, on the rank that calls it; empty: the line is printed to stderr.
   std::function<void(const std::string&)> warn = {};
 };
 
@@ -31,8 +31,8 @@ class CheckpointDisks {
   // Every rank must call these functions. An exception on any rank is thrown on all of them, as by agree().
 
   /// Reads the folders and changes nothing. Throws InputError on all ranks when the folder of a host holds checkpoints
-  /// of another run. The run takes the id in rank 0's folder when it has begun or a checkpoint is there; otherwise rank
-  /// 0's host only took part in a run that rank 0 does not know, and the id is new.
+  /// of another run. The run takes the id in rank 0's folder when it has begun or that folder has a checkpoint.
+  /// Otherwise the id is new: rank 0's host only took part in a run that rank 0 does not know.
   CheckpointDisks(CheckpointFolder folder, const Group& world, DiskOptions options = {});
 
   /// Returns the path where this rank writes the checkpoint of `step`. Each start of the run has its own path.
@@ -47,9 +47,9 @@ class CheckpointDisks {
   /// Creates partial(step) on every host.
   void begin(int64_t step);
   /// Gives the checkpoint of `step` its final name on every host. Call when every file in it is durable. An earlier
-  /// checkpoint of `step` keeps its name until then; it is removed in the background when the new one has that name.
+  /// checkpoint of `step` keeps its name until then, and is removed in the background afterwards.
   void complete(int64_t step);
-  /// Removes, in the background, the checkpoints that are not to be kept. A host that cannot rename one leaves it there
+  /// Removes, in the background, the checkpoints that are not to be kept. A host that cannot rename one keeps it
   /// and warns once.
   void retire(int64_t keep_last, int64_t keep_every);
 
@@ -59,7 +59,7 @@ class CheckpointDisks {
   const std::string& run() const { return run_; }
   /// Removes partial(step) from this rank's host. Throws nothing.
   void remove(int64_t step) const;
-  /// Reports `line` by DiskOptions::warn.
+  /// Reports `line` through DiskOptions::warn.
   void warn(const std::string& line) const;
 
  private:

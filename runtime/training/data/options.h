@@ -11,7 +11,7 @@ namespace meshtrain {
 /// The value of SourceOptions::documents for the word `index`: documents end where the index of a Megatron file says.
 inline constexpr int64_t kDocumentsOfIndex = -1;
 
-/// The samples of S tokens in a token file: sample i has the tokens from i (S + 1) on, or from i S on.
+/// The layout of samples of S tokens in a token file. Sample i begins at token i (S + 1) in Records, at i S in Stream.
 enum class SampleLayout { Records, Stream };
 
 /// Returns the layout's name in sidecars and recipes.
@@ -23,13 +23,13 @@ constexpr const char* name(SampleLayout layout) {
 struct SourceOptions {
   std::filesystem::path tokens;
   std::string source;            ///< the command that makes `tokens`, shown when the file is missing; may be empty
-  std::string dtype = "uint16";  ///< uint8 uint16 uint32, or megatron: the dtype in the index beside it
+  std::string dtype = "uint16";  ///< uint8 uint16 uint32, or megatron: the dtype in the file's index
   SampleLayout layout = SampleLayout::Records;
   std::optional<int64_t> ignore_id;
   std::filesystem::path loss_mask;  ///< empty: none
   bool shuffle = false;
   std::optional<int64_t> documents;  ///< the token that ends a document; attention does not cross documents
-  bool boundaries_count = true;      ///< the first token of a document counts as the label of the last
+  bool boundaries_count = true;      ///< the first token of a document counts as the label of the one before
 };
 
 /// One of several files that samples are taken from.

@@ -17,8 +17,8 @@ struct TokenSidecar {
   int64_t tokens = 0;                      ///< number of tokens in the file
   std::optional<int64_t> text_bytes = {};  ///< bytes of the documents' text, decompressed; none: older sidecars
   SampleLayout layout = SampleLayout::Stream;
-  std::optional<int64_t> separator;  ///< the id behind each document; none: nothing ends documents
-  int64_t vocabulary_size = 0;       ///< largest id that tokenizer and separator can write, plus one
+  std::optional<int64_t> separator;  ///< the id after each document; none: nothing ends documents
+  int64_t vocabulary_size = 0;       ///< 1 + the largest id that the tokenizer and the separator can give
   std::string tokenizer;             ///< its absolute path, or "bytes"
   std::string tokenizer_checksum;    ///< tokenizer_fingerprint()
   std::string command;               ///< the command line that made the file

@@ -80,7 +80,7 @@ const Registered& find(const std::string& name) {
 
 void register_optimizer(const std::string& name, OptimizerFactory make, OptimizerTraits traits) {
   if (std::ranges::count(registry(), name, &Registered::name) > 0) {
-    throw std::invalid_argument("an optimizer " + name + " exists already");
+    throw std::invalid_argument("an optimizer named " + name + " already exists");
   }
   registry().push_back({name, std::move(make), std::move(traits)});
 }

@@ -82,10 +82,10 @@ using OptimizerFactory =
 
 /// Facts about an optimizer that plans and checks need before one is made.
 struct OptimizerTraits {
-  /// Returns how many elements of Optimizer::state() each element of a parameter has. A plan of the disk needs it.
+  /// Returns the number of elements in Optimizer::state() for each element of a parameter. A plan of the disk needs it.
   std::function<int64_t(const OptimizerOptions& options, const Parameter& parameter)> state_elements;
-  bool by_element = true;              ///< each element is updated by itself; a plan then simulates only some layers
-  bool rounds_stochastically = false;  ///< the factory's `rounding` is used
+  bool by_element = true;              ///< updates each element by itself; a plan then simulates only some layers
+  bool rounds_stochastically = false;  ///< uses the factory's `rounding`
 };
 
 /// Registers an optimizer under a name for OptimizerOptions::name and recipes. Call it on every rank, before the first

@@ -15,7 +15,7 @@ struct GroupOptions {
   std::string pattern;                      ///< glob for their names
   double learning_rate_factor = 1;          ///< factor of the learning rate
   std::optional<double> weight_decay = {};  ///< replaces the optimizer's; none: the optimizer's
-  bool by_element = false;                  ///< muon updates their matrices as AdamW does: for a head
+  bool by_element = false;                  ///< muon updates their matrices as AdamW does, as for a head
 
   bool operator==(const GroupOptions&) const = default;
 };

@@ -19,7 +19,7 @@ UpdateRule rule_of(const Parameter& parameter, const OptimizerOptions& options) 
   if (muon && !rule.whole_matrix && options.muon.adamw_learning_rate) {
     if (options.learning_rate == 0) {
       throw InputError(
-          "muon.adamw_learning_rate is a factor of optimizer.learning_rate, which is 0: set it to the peak");
+          "muon.adamw_learning_rate needs optimizer.learning_rate above 0: set optimizer.learning_rate to its peak");
     }
     rule.rate = *options.muon.adamw_learning_rate / options.learning_rate;
   }

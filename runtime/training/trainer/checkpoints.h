@@ -13,10 +13,10 @@
 
 namespace meshtrain {
 
-/// The checkpoints that a run keeps when it has written another.
+/// The choice of checkpoints that a run keeps after it has written another.
 struct KeptCheckpoints {
-  int64_t last = 0;   ///< how many of the newest; 0: all
-  int64_t every = 0;  ///< also the steps that are multiples of this; 0: no others
+  int64_t last = 0;   ///< number of newest checkpoints; 0: all
+  int64_t every = 0;  ///< also keeps steps that are multiples of this; 0: no others
 };
 
 struct WrittenCheckpoint {

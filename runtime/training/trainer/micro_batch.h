@@ -10,10 +10,10 @@ namespace meshtrain {
 
 /// Some samples that this rank computes at once.
 struct MicroBatch {
-  at::Tensor inputs;  ///< of the first part; tokens: int64 [T], T = micro_batch * s
-  at::Tensor labels;  ///< of the last part; tokens: int64 [T], already shifted; kIgnoredLabel where not counted
-  /// Where documents begin in each complete sequence, all S positions (DocumentStarts); empty: each sequence is one
-  /// document.
+  at::Tensor inputs;  ///< for the first part; tokens: int64 [T], T = micro_batch * s
+  at::Tensor labels;  ///< for the last part; tokens: int64 [T], already shifted; kIgnoredLabel where not counted
+  /// The positions, among all S, at which documents begin in each sequence (DocumentStarts); empty: each sequence is
+  /// one document.
   std::vector<std::vector<int64_t>> documents = {};
 };
 

@@ -13,7 +13,7 @@ ReplicaMap replicas_along_dp(const DeviceMesh& mesh, ShardingMode mode) {
   return ReplicaMap(mesh, {kDataAxis}, is_cut ? std::optional(mesh.size(kDataAxis)) : std::nullopt);
 }
 
-/// Gives every rank of `world` the first rank's values of the parameters. Returns the units.
+/// Copies the parameters of the first rank of `world` to all ranks. Returns the units.
 const std::vector<UnitSpec>& with_equal_values(const ModuleUnits& units, const Group& world) {
   const at::NoGradGuard no_grad;
   for (const Parameter& parameter : units.parameters()) {

@@ -11,20 +11,20 @@
 namespace meshtrain {
 namespace {
 
-// Values of the reference implementation; files that were written before must stay readable.
+// The values are those of the reference implementation, so files written earlier stay readable.
 TEST(Checksum, IsXxh3) {
   EXPECT_EQ(checksum("", 0), 0x2d06800538d394c2u);
   const std::string text = "a";
   EXPECT_EQ(checksum(text.data(), text.size()), 0xe6c632b61e964e1fu);
 }
 
-TEST(Checksum, OfPartsIsThatOfTheirSum) {
+TEST(Checksum, IsTheSameInParts) {
   const std::string text(5000, 'x');
   RunningChecksum running;
   for (size_t at = 0, size = 1; at < text.size(); at += size, size *= 3)
     running.add(std::string_view(text).substr(at, size));
   EXPECT_EQ(running.value(), checksum(text.data(), text.size()));
-  EXPECT_EQ(running.value(), checksum(text.data(), text.size())) << "asking changes nothing";
+  EXPECT_EQ(running.value(), checksum(text.data(), text.size())) << "value() changes nothing";
 }
 
 TEST(Checksum, IsSixteenDigitsAndBack) {
@@ -47,7 +47,7 @@ class FingerprintTest : public ::testing::Test {
   const testing::ScratchFolder folder_;
 };
 
-TEST_F(FingerprintTest, OfASmallFileChangesWithEveryByte) {
+TEST_F(FingerprintTest, EveryByteOfASmallFileChangesIt) {
   std::string bytes(1000, 'x');
   std::set<uint64_t> sums = {print_of(bytes).checksum};
   for (const size_t at : {size_t{0}, size_t{500}, size_t{999}}) {
@@ -57,8 +57,8 @@ TEST_F(FingerprintTest, OfASmallFileChangesWithEveryByte) {
   EXPECT_EQ(print_of(bytes).bytes, 1000);
 }
 
-// 64 blocks of 64 KiB of it are read.
-TEST_F(FingerprintTest, OfALargeFileChangesWithItsSizeItsBeginningAndItsEnd) {
+// A fingerprint reads 64 blocks of 64 KiB of a large file.
+TEST_F(FingerprintTest, SizeBeginningAndEndOfALargeFileChangeIt) {
   std::string bytes((size_t{4} << 20) + 100'000, 'x');
   const Fingerprint first = print_of(bytes);
   EXPECT_EQ(print_of(bytes), first);

@@ -22,7 +22,7 @@ class CompressedFileTest : public ::testing::TestWithParam<const char*> {
     return scratch_.path() / (name + ending());
   }
 
-  /// Returns what the file holds, read in pieces of `count` bytes.
+  /// Returns the contents of the file, read in pieces of `count` bytes.
   static std::string content_of(const std::filesystem::path& path, size_t count = 100'000) {
     CompressedFile compressed(path);
     std::string all, piece(count, '\0');
@@ -38,7 +38,7 @@ class CompressedFileTest : public ::testing::TestWithParam<const char*> {
   ScratchFolder scratch_;
 };
 
-TEST_P(CompressedFileTest, IsWhatWasCompressed) {
+TEST_P(CompressedFileTest, GivesWhatWasCompressed) {
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{1} << 18, (size_t{1} << 21) + 7}) {
     const std::string text = long_text(bytes);
     const auto path = file("a", packed(text));

@@ -13,7 +13,7 @@ TEST(FileBytesTest, MoveWithTheirSize) {
   std::memcpy(bytes.data(), "abc", 3);
   const FileBytes moved = std::move(bytes);
   EXPECT_EQ(moved.text(), "abc");
-  EXPECT_EQ(bytes.size(), 0) << "what is left has none";  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(bytes.size(), 0) << "the moved-from object is empty";  // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(FileBytes().text(), "");
 }
 

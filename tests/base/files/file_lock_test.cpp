@@ -26,14 +26,14 @@ TEST_F(FileLock, IsHeldUntilItsObjectIsGone) {
   auto first = std::make_unique<LockFile>(lock_file());
   EXPECT_FALSE(first->is_taken());
   EXPECT_TRUE(LockFile(lock_file()).is_taken());
-  EXPECT_TRUE(LockFile(lock_file()).is_taken()) << "an object without the lock releases none";
+  EXPECT_TRUE(LockFile(lock_file()).is_taken()) << "the destructor of an object without the lock releases nothing";
   first.reset();
   const LockFile next(lock_file());
   EXPECT_FALSE(next.is_taken());
   EXPECT_EQ(next.warning(), "");
 }
 
-TEST_F(FileLock, OfAProcessThatIsGoneIsFree) {
+TEST_F(FileLock, IsFreeAfterItsProcessHasEnded) {
   const pid_t child = fork();
   if (child == 0) {
     const LockFile* const kept = new LockFile(lock_file());  // no destructor releases it
@@ -48,7 +48,7 @@ TEST_F(FileLock, OfAProcessThatIsGoneIsFree) {
 TEST_F(FileLock, IsOnTheFileThatHasTheName) {
   const LockFile first(lock_file());
   std::filesystem::rename(lock_file(), lock_file("away"));
-  EXPECT_FALSE(LockFile(lock_file()).is_taken()) << "another file of that name";
+  EXPECT_FALSE(LockFile(lock_file()).is_taken()) << "the name is that of another file now";
   EXPECT_TRUE(LockFile(lock_file("away")).is_taken());
   const int descriptor = ::open(lock_file("away").c_str(), O_RDWR);
   EXPECT_TRUE(is_named(descriptor, lock_file("away")));
@@ -57,7 +57,7 @@ TEST_F(FileLock, IsOnTheFileThatHasTheName) {
   ::close(descriptor);
 }
 
-TEST_F(FileLock, ThatCannotBeCreatedIsAnErrorWithTheReason) {
+TEST_F(FileLock, AFileThatCannotBeCreatedIsAnErrorWithTheReason) {
   EXPECT_EQ(testing::message<InputError>([&] { LockFile lock(lock_file("none/lock")); }),
             "cannot write " + lock_file("none/lock").string() + ": No such file or directory");
 }

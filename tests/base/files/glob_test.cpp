@@ -5,7 +5,7 @@
 namespace meshtrain {
 namespace {
 
-TEST(Glob, MatchesTheWholeNameAsAShellDoes) {
+TEST(Glob, MatchesTheCompleteNameAsAShellDoes) {
   const std::string name = "model.layers.10.mlp.up_proj.weight";
   for (const char* pattern : {"*", "model.layers.10.mlp.up_proj.weight", "model.layers.*.mlp.*", "*up_proj*",
                               "model.layers.1?.*", "model.layers.[0-9][0-9].*", "*.mlp.[!gd]*", "*\\.weight"}) {
@@ -17,7 +17,7 @@ TEST(Glob, MatchesTheWholeNameAsAShellDoes) {
   }
 }
 
-TEST(Glob, OfSeveralTheFirstThatMatchesCounts) {
+TEST(Glob, TheFirstOfSeveralThatMatchesCounts) {
   const std::string name = "model.layers.10.mlp.up_proj.weight";
   EXPECT_EQ(first_match({"*.bias", "*.mlp.*", "*"}, name), 1u);
   EXPECT_EQ(first_match({"*.bias"}, name), std::nullopt);

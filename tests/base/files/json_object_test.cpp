@@ -19,7 +19,7 @@ class JsonObject : public ::testing::Test {
   }
 };
 
-TEST_F(JsonObject, OfAnotherKindIsRefusedWithTheReason) {
+TEST_F(JsonObject, AnotherKindOfValueIsRefusedWithTheReason) {
   EXPECT_EQ(parse_json_object("a.json", "{\"a\": [1]}").at("a").at(0), 1);
   EXPECT_EQ(refused("[1]"), "a.json is not a JSON object");
   EXPECT_EQ(refused("{\"a\": 1,\n  }").substr(0, 43), "a.json is not valid JSON: line 2, column 3:");
@@ -28,12 +28,12 @@ TEST_F(JsonObject, OfAnotherKindIsRefusedWithTheReason) {
   EXPECT_EQ(refused(""), "a.json is not valid JSON: it is an empty file: download it again");
 }
 
-TEST_F(JsonObject, ThatIsTooDeepIsNotParsed) {
+TEST_F(JsonObject, ATooDeepValueIsNotParsed) {
   const auto nested = [](size_t lists) { return "{\"a\": " + std::string(lists, '[') + std::string(lists, ']') + "}"; };
   EXPECT_EQ(refused(nested(199)), "");
   EXPECT_EQ(refused(nested(200)), "a.json is not read: its values are nested more than 200 levels deep");
   EXPECT_EQ(refused("{\"a\": \"\\\"" + std::string(1000, '[') + "\"}"), "")
-      << "brackets in a text, behind its escaped quote";
+      << "brackets in a string, after an escaped quote";
   EXPECT_TRUE(testing::has(refused(std::string(10'000'000, '[')), "nested more than"));
 }
 
@@ -41,7 +41,8 @@ TEST_F(JsonObject, HalvesOfSurrogatePairsAreReplaced) {
   EXPECT_EQ(replaced(R"("\ud83d\ude00")", 0), R"("\ud83d\ude00")");
   EXPECT_EQ(replaced(R"("\ud83d \ude00")", 2), R"("\ufffd \ufffd")");
   EXPECT_EQ(replaced(R"("\uD83D\uD83D\uDE00")", 1), R"("\ufffd\uD83D\uDE00")");
-  EXPECT_EQ(replaced(R"("\\ud83d \u00e9 \ud83)", 0), R"("\\ud83d \u00e9 \ud83)") << "a backslash, and no escape";
+  EXPECT_EQ(replaced(R"("\\ud83d \u00e9 \ud83)", 0), R"("\\ud83d \u00e9 \ud83)")
+      << "an escaped backslash does not begin an escape";
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ TEST(ShellWord, IsTheWordThatAShellReads) {
     EXPECT_EQ(pclose(shell), 0) << word;
     EXPECT_EQ(std::string(text.data(), size), "1" + word) << "one word";
   }
-  EXPECT_EQ(shell_word("runs/a-1_b.yaml"), "runs/a-1_b.yaml") << "no quotes that people need not read";
+  EXPECT_EQ(shell_word("runs/a-1_b.yaml"), "runs/a-1_b.yaml") << "no needless quotes";
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ using jinja::Value;
 
 class JinjaArithmetic : public ::testing::Test {
  protected:
-  /// Returns left SIGN right as Python prints it.
+  /// Returns the value of `left sign right` as Python prints it.
   std::string result(const Value& left, const std::string& sign, const Value& right) {
     return to_repr(jinja::arithmetic(sign, left, right, budget_), budget_);
   }
@@ -39,7 +39,7 @@ TEST_F(JinjaArithmetic, DividesAsPython) {
     EXPECT_EQ(result(number(a), "%", number(b)), rest) << a << " " << b;
   }
   EXPECT_EQ(result(number(7), "/", number(2)), "3.5");
-  EXPECT_EQ(result(number(4), "/", number(2)), "2.0") << "never whole";
+  EXPECT_EQ(result(number(4), "/", number(2)), "2.0") << "a quotient is never whole";
   EXPECT_EQ(result(-7.5, "//", number(2)), "-4.0");
   EXPECT_EQ(result(-7.5, "%", number(2)), "0.5");
 }
@@ -52,8 +52,8 @@ TEST_F(JinjaArithmetic, WholeNumbersHave64Bits) {
                                    {kLeast, "//", int64_t{-1}}}) {
     EXPECT_EQ(arithmetic_failure(number(a), sign, number(b)), "a whole number has more than 64 bits") << a << sign << b;
   }
-  EXPECT_EQ(result(number(kLeast), "%", number(-1)), "0") << "which traps on a processor";
-  EXPECT_EQ(result(number(kMost), "+", 1.0), "9.223372036854776e+18") << "a number with a point has no such limit";
+  EXPECT_EQ(result(number(kLeast), "%", number(-1)), "0") << "the processor's division would trap";
+  EXPECT_EQ(result(number(kMost), "+", 1.0), "9.223372036854776e+18") << "a floating-point number has no such limit";
 }
 
 TEST_F(JinjaArithmetic, NothingIsDividedByZero) {
@@ -77,7 +77,7 @@ TEST_F(JinjaArithmetic, TextsAndListsAreRepeated) {
   EXPECT_EQ(result(text("ab"), "*", number(3)), "'ababab'");
   EXPECT_EQ(result(number(2), "*", make_list({number(1)}, budget_)), "[1, 1]");
   EXPECT_EQ(result(text("ab"), "*", number(-1)), "''");
-  EXPECT_EQ(result(text(""), "*", number(kMost)), "''") << "at once";
+  EXPECT_EQ(result(text(""), "*", number(kMost)), "''") << "the result is empty, so the limit does not matter";
   EXPECT_TRUE(has(arithmetic_failure(text("ab"), "*", number(kMost)), "is stopped")) << "before memory is allocated";
 }
 

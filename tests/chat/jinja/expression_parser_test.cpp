@@ -89,7 +89,7 @@ TEST_F(JinjaExpressions, HaveThePrecedenceOfJinja) {
   EXPECT_EQ(tree("a ~ b ~ c"), "(~ a b c)");
 }
 
-TEST_F(JinjaExpressions, SignsComeBeforeFiltersAndBehindAttributes) {
+TEST_F(JinjaExpressions, SignsBindMoreTightlyThanFiltersAndLessThanAttributes) {
   EXPECT_EQ(tree("-x.y"), "(- (.y x))");
   EXPECT_EQ(tree("-x|abs"), "(|abs (- x))");
   EXPECT_EQ(tree("- + x"), "(- (+ x))");
@@ -130,7 +130,7 @@ TEST_F(JinjaExpressions, TestsTakeOneValueWithoutBrackets) {
 
 TEST_F(JinjaExpressions, FiltersTakeArgumentsAndDottedNames) {
   EXPECT_EQ(tree("a|f(1, k=2)|g.h"), "(|g.h (|f a 1 k=2))");
-  EXPECT_EQ(tree("'a' 'b'|f"), "(|f 'ab')") << "texts beside each other are one";
+  EXPECT_EQ(tree("'a' 'b'|f"), "(|f 'ab')") << "adjacent texts are joined";
 }
 
 TEST_F(JinjaExpressions, WordsOfConstantsAreInBothSpellings) {
@@ -138,12 +138,12 @@ TEST_F(JinjaExpressions, WordsOfConstantsAreInBothSpellings) {
 }
 
 TEST_F(JinjaExpressions, AreRefusedWhereTheyGoWrong) {
-  EXPECT_EQ(parse_error("1 +"), "7: an expression is expected, and here is }}");
-  EXPECT_EQ(parse_error("f(a=1, 2)"), "10: a positional argument stands behind a named one");
+  EXPECT_EQ(parse_error("1 +"), "7: an expression is expected, but here is }}");
+  EXPECT_EQ(parse_error("f(a=1, 2)"), "10: a positional argument follows a named one");
   EXPECT_EQ(parse_error("f(*a)"), "5: * and ** in arguments are not supported");
-  EXPECT_EQ(parse_error("9223372036854775808"), "3: this is no whole number of 64 bits");
-  EXPECT_EQ(parse_error("[1 2]"), "6: \",\" is expected, and here is \"2\"");
-  EXPECT_EQ(parse_error("a b"), "5: }} is expected, and here is \"b\"");
+  EXPECT_EQ(parse_error("9223372036854775808"), "3: this whole number has more than 64 bits");
+  EXPECT_EQ(parse_error("[1 2]"), "6: \",\" is expected, but here is \"2\"");
+  EXPECT_EQ(parse_error("a b"), "5: }} is expected, but here is \"b\"");
 }
 
 TEST_F(JinjaExpressions, AChainIsAsDeepAsItsParts) {

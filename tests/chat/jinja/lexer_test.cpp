@@ -16,7 +16,7 @@ class JinjaLexer : public ::testing::Test {
  protected:
   using Kind = Token::Kind;
 
-  /// Returns the texts of the template's data, each in brackets.
+  /// Returns the parts of the template outside tags, each in brackets.
   static std::string data_of(const std::string& source) {
     std::string all;
     for (const Token& token : tokenize(source, kFailInTemplate)) {
@@ -24,7 +24,7 @@ class JinjaLexer : public ::testing::Test {
     }
     return all;
   }
-  /// Returns the one token of "{{ source }}".
+  /// Returns the only token of "{{ source }}".
   static Token token_of(const std::string& source) {
     const std::vector<Token> tokens = tokenize("{{ " + source + " }}", kFailInTemplate);
     EXPECT_EQ(tokens.size(), 4u) << source;
@@ -53,14 +53,14 @@ TEST_F(JinjaLexer, TokensHaveTheirBytesInTheSource) {
   EXPECT_EQ(tokens[4].text, "<=") << "the longest operator";
 }
 
-// trim_blocks takes the line end behind a block, lstrip_blocks the spaces before one on its line.
+// trim_blocks removes the line end after a block, lstrip_blocks the spaces before a block on its line.
 TEST_F(JinjaLexer, BlocksTakeTheirLineAndPrintsDoNot) {
   EXPECT_EQ(data_of("a\n  {% x %}\nb\n"), "[a\n][b\n]");
   EXPECT_EQ(data_of("a\n  {# x #}\nb"), "[a\n][b]");
   EXPECT_EQ(data_of("a\n  {{ x }}\nb"), "[a\n  ][\nb]");
-  EXPECT_EQ(data_of("a  {% x %}\n\nb"), "[a  ][\nb]") << "spaces behind text stay, and one line end goes";
-  EXPECT_EQ(data_of("  {% x %}a"), "[a]") << "the beginning is a line's";
-  EXPECT_EQ(data_of("{{ x }}  {% y %}a"), "[  ][a]") << "on the line of a print";
+  EXPECT_EQ(data_of("a  {% x %}\n\nb"), "[a  ][\nb]") << "spaces after text stay, and one line end is removed";
+  EXPECT_EQ(data_of("  {% x %}a"), "[a]") << "the template begins a line";
+  EXPECT_EQ(data_of("{{ x }}  {% y %}a"), "[  ][a]") << "the line has a print before";
 }
 
 TEST_F(JinjaLexer, SignsOverrideThat) {
@@ -75,15 +75,15 @@ TEST_F(JinjaLexer, TextsHaveTheEscapesOfPython) {
   EXPECT_EQ(token_of(R"("\x41\u00e9\U0001F600\n\t\\")").text, "A\u00e9\U0001F600\n\t\\");
   EXPECT_EQ(token_of(R"('\q')").text, "\\q");
   EXPECT_EQ(token_of("'a\\\nb'").text, "ab") << "a line that continues";
-  EXPECT_EQ(lexing_error(R"({{ '\ud83d' }})"), "4: this escape is no character");
-  EXPECT_EQ(lexing_error(R"({{ '\x4' }})"), "4: this escape is no character");
+  EXPECT_EQ(lexing_error(R"({{ '\ud83d' }})"), "4: this escape is not a character");
+  EXPECT_EQ(lexing_error(R"({{ '\x4' }})"), "4: this escape is not a character");
 }
 
-TEST_F(JinjaLexer, NumbersAreWholeOrNot) {
+TEST_F(JinjaLexer, NumbersAreWholeOrFloatingPoint) {
   EXPECT_EQ(token_of("42").kind, Kind::Whole);
   for (const char* number : {"1.5", "1e3", "1.5E-3"}) EXPECT_EQ(token_of(number).kind, Kind::Float) << number;
   const std::vector<Token> tokens = tokenize("{{ a.0.1 }}", kFailInTemplate);
-  ASSERT_EQ(tokens.size(), 8u) << "items of items, not 0.1";
+  ASSERT_EQ(tokens.size(), 8u) << "0.1 here means item 1 of item 0";
   EXPECT_EQ(tokens[5].kind, Kind::Whole);
   EXPECT_EQ(tokens[5].text, "1");
 }

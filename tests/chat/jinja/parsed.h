@@ -7,7 +7,7 @@
 
 namespace meshtrain::testing {
 
-/// Throws "AT: REASON", as parts of templates fail at a byte of the source.
+/// Throws "AT: REASON", where AT is a byte of the source.
 [[noreturn]] inline void fail_in_template(size_t at, const std::string& reason) {
   throw std::runtime_error(std::to_string(at) + ": " + reason);
 }

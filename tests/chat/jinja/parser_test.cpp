@@ -17,13 +17,13 @@ class JinjaStatements : public ::testing::Test {
   }
 };
 
-TEST_F(JinjaStatements, OfTextAndTagsAreInTheirOrder) {
+TEST_F(JinjaStatements, TextAndTagsKeepTheirOrder) {
   const jinja::Body body = parsed("a{{ b }}{% set c = 1 %}d");
   ASSERT_EQ(body.size(), 4u);
   EXPECT_EQ(body[0]->text, "a");
   EXPECT_EQ(body[1]->kind, Kind::Print);
   EXPECT_EQ(body[2]->target.name, "c");
-  EXPECT_EQ(body[2]->at, 11u) << "its word, for messages";
+  EXPECT_EQ(body[2]->at, 11u) << "messages point at its word";
   EXPECT_EQ(body[3]->text, "d");
 }
 
@@ -57,34 +57,33 @@ TEST_F(JinjaStatements, ASetTakesAnExpressionOrABlock) {
   EXPECT_EQ(body.at(1)->body.at(0)->text, "z");
 }
 
-TEST_F(JinjaStatements, AMacroHasParametersWithDefaultsBehindThoseWithout) {
+TEST_F(JinjaStatements, AMacroHasParametersWithDefaultsAfterThoseWithout) {
   const auto body = parsed("{% macro m(a, b=1) %}x{% endmacro %}{% call(c) m(2) %}y{% endcall %}");
   ASSERT_EQ(body.at(0)->parameters.size(), 2u);
   EXPECT_EQ(body[0]->parameters[0].initial, nullptr);
   EXPECT_NE(body[0]->parameters[1].initial, nullptr);
   EXPECT_EQ(body.at(1)->parameters.at(0).name, "c");
   EXPECT_EQ(statement_error("{% macro m(a=1, b) %}{% endmacro %}"),
-            "17: a parameter without a default stands behind one that has a default");
+            "17: a parameter without a default follows one that has a default");
 }
 
 TEST_F(JinjaStatements, BreakAndContinueStandInALoopOfTheSameMacro) {
   EXPECT_EQ(statement_error("{% for a in b %}{% if c %}{% break %}{% else %}{% continue %}{% endif %}{% endfor %}"),
             "");
-  EXPECT_EQ(statement_error("{% break %}"), "3: break stands outside of a loop");
-  EXPECT_EQ(statement_error("{% for a in b %}{% else %}{% continue %}{% endfor %}"),
-            "29: continue stands outside of a loop");
+  EXPECT_EQ(statement_error("{% break %}"), "3: break is outside a loop");
+  EXPECT_EQ(statement_error("{% for a in b %}{% else %}{% continue %}{% endfor %}"), "29: continue is outside a loop");
   EXPECT_EQ(statement_error("{% for a in b %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}"),
-            "34: break stands outside of a loop");
+            "34: break is outside a loop");
 }
 
-TEST_F(JinjaStatements, ThatDoNotEndAreNamedWhereTheyBegin) {
-  EXPECT_EQ(statement_error("a{% if b %}{% for c in d %}e{% endif %}"), "31: {% endif %} is no statement here");
+TEST_F(JinjaStatements, UnfinishedOnesAreNamedWhereTheyBegin) {
+  EXPECT_EQ(statement_error("a{% if b %}{% for c in d %}e{% endif %}"), "31: {% endif %} is not a statement here");
   EXPECT_EQ(statement_error("a{% if b %}{% for c in d %}e"), "14: the for that begins here has no end");
   EXPECT_EQ(statement_error("a{% if b %}"), "4: the if that begins here has no end");
-  EXPECT_EQ(statement_error("{% endfor %}"), "3: {% endfor %} is no statement here");
+  EXPECT_EQ(statement_error("{% endfor %}"), "3: {% endfor %} is not a statement here");
 }
 
-TEST_F(JinjaStatements, ThatReadOtherFilesAreRefused) {
+TEST_F(JinjaStatements, OnesThatReadOtherFilesAreRefused) {
   for (const std::string word : {"include", "import", "from", "extends", "block"}) {
     EXPECT_EQ(statement_error("{% " + word + " 'x' %}"), "3: {% " + word + " %} is not supported in chat templates");
   }

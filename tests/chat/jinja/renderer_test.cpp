@@ -28,7 +28,7 @@ class JinjaRenderer : public ::testing::Test {
   std::string render_error(const std::string& source) const {
     return message<std::runtime_error>([&] { render(source); });
   }
-  /// Returns the messages that spans are of, each with its text.
+  /// Returns, for each span, the index of its message and its text.
   std::string spans(const std::string& source) const {
     const Rendered rendered = render(source);
     std::string all;
@@ -43,12 +43,13 @@ class JinjaRenderer : public ::testing::Test {
 
 TEST_F(JinjaRenderer, MarksWhatEachRoundOverTheMessagesHasWritten) {
   EXPECT_EQ(spans("x{% for m in messages %}{{ m.text }}{% endfor %}y"), "0[a]1[é]")
-      << "a round that wrote nothing has none";
-  EXPECT_EQ(spans("{% for m in messages[1:] %}<{{ m.text }}>{% endfor %}"), "1[<é>]2[<>]") << "of the whole list";
+      << "a round that wrote nothing has no span";
+  EXPECT_EQ(spans("{% for m in messages[1:] %}<{{ m.text }}>{% endfor %}"), "1[<é>]2[<>]")
+      << "indices in the complete list";
   EXPECT_EQ(spans("{% for m in messages if m.role == 'user' %}<{{ m.text }}>{% endfor %}"), "0[<a>]2[<>]");
   EXPECT_EQ(spans("{% for t in ['a'] %}{{ t }}{% endfor %}"), "");
   EXPECT_EQ(spans("{% set all %}{% for m in messages %}{{ m.text }}{% endfor %}{% endset %}{{ all }}"), "")
-      << "what is captured may be written anywhere";
+      << "captured text may be written anywhere";
 }
 
 TEST_F(JinjaRenderer, MarksGenerationsInTheOutput) {
@@ -63,21 +64,21 @@ TEST_F(JinjaRenderer, MarksGenerationsInTheOutput) {
 TEST_F(JinjaRenderer, ALoopHasAScopeForEachRound) {
   EXPECT_EQ(text("{% set x = 1 %}{% for i in [1, 2] %}{% set x = x + i %}{{ x }}{% endfor %}{{ x }}"), "231");
   EXPECT_EQ(text("{% for i in [1] %}{% set y = 1 %}{% endfor %}{{ y is defined }}"), "False");
-  EXPECT_EQ(text("{% if true %}{% set y = 1 %}{% endif %}{{ y }}"), "1") << "an if has none";
+  EXPECT_EQ(text("{% if true %}{% set y = 1 %}{% endif %}{{ y }}"), "1") << "an if has no scope";
   EXPECT_EQ(text("{% set n = namespace(x=0) %}{% for i in [1, 2] %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}"), "3");
 }
 
-TEST_F(JinjaRenderer, ALoopIsOfTheValuesThatItsConditionKeeps) {
+TEST_F(JinjaRenderer, ALoopVisitsTheValuesThatItsConditionKeeps) {
   EXPECT_EQ(text("{% for i in [1, 2, 3, 4] if i > 2 %}{{ loop.index }}/{{ loop.length }} {% endfor %}"), "1/2 2/2 ");
   EXPECT_EQ(text("{% for i in [1] if i > 2 %}x{% else %}none{% endfor %}"), "none");
   EXPECT_EQ(text("{% for i in [1, 2, 3] %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endfor %}"), "13");
   EXPECT_EQ(text("{% for i in [1, 2] %}{% for j in [1, 2] %}{% break %}{% endfor %}{{ i }}{% endfor %}"), "12")
-      << "the innermost loop";
+      << "break ends the innermost loop";
 }
 
 TEST_F(JinjaRenderer, AMacroSeesWhereItWasDefinedAndTakesItsParameters) {
   const std::string macro = "{% set y = 1 %}{% macro m(a, b=a) %}{{ a }}{{ b }}{{ y }}{{ z }}{% endmacro %}";
-  EXPECT_EQ(text(macro + "{% for z in [5] %}{{ m(2) }}{% endfor %}"), "221") << "and not where it is called";
+  EXPECT_EQ(text(macro + "{% for z in [5] %}{{ m(2) }}{% endfor %}"), "221") << "it does not see z where it is called";
   EXPECT_EQ(text(macro + "{{ m(2, b=3) }}"), "231");
   EXPECT_TRUE(has(render_error(macro + "{{ m(1, 2, 3) }}"), "m takes at most 2 arguments"));
   EXPECT_TRUE(has(render_error(macro + "{{ m(1, c=3) }}"), "m has no parameter c"));
@@ -91,7 +92,7 @@ TEST_F(JinjaRenderer, ACallBlockGivesItsTextToTheMacro) {
 TEST_F(JinjaRenderer, OnlyWhatIsNeededIsComputed) {
   EXPECT_EQ(text("{{ 1 or 1 / 0 }}{{ 0 and 1 / 0 }}{{ 2 if true else 1 / 0 }}"), "102");
   EXPECT_EQ(text("{% if true %}a{% elif 1 / 0 %}{% endif %}"), "a");
-  EXPECT_EQ(text("{{ 3 < 2 < 1 / 0 }}"), "False") << "a comparison ends at the first that does not hold";
+  EXPECT_EQ(text("{{ 3 < 2 < 1 / 0 }}"), "False") << "a chain ends at the first false comparison";
 }
 
 TEST_F(JinjaRenderer, AnErrorHasTheExpressionThatFailed) {

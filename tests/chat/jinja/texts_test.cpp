@@ -25,7 +25,7 @@ TEST(PythonTexts, StripSpacesOfPythonOrASet) {
   EXPECT_EQ(jinja::strip("xéaxbéx", &set), "axb");
   EXPECT_EQ(jinja::strip_left("xax", &set), "ax");
   EXPECT_EQ(jinja::strip_right("xax", &set), "xa");
-  EXPECT_EQ(jinja::strip("\u200b"), "\u200b") << "no space to Python";
+  EXPECT_EQ(jinja::strip("\u200b"), "\u200b") << "Python does not call it a space";
 }
 
 TEST(PythonTexts, SplitAtSeparators) {
@@ -50,10 +50,10 @@ TEST(PythonTexts, SplitAtRunsOfSpaces) {
 TEST(PythonTexts, SplitLines) {
   EXPECT_EQ(jinja::split_lines("a\r\nb\n\nc\u2028d\x1c", false), (Parts{"a", "b", "", "c", "d"}));
   EXPECT_EQ(jinja::split_lines("a\r\nb\n", true), (Parts{"a\r\n", "b\n"}));
-  EXPECT_EQ(jinja::split_lines("a\x1f", false), (Parts{"a\x1f"})) << "a space that ends no line";
+  EXPECT_EQ(jinja::split_lines("a\x1f", false), (Parts{"a\x1f"})) << "a space that does not end a line";
 }
 
-TEST(PythonTexts, ReplaceAsOftenAsAskedFor) {
+TEST(PythonTexts, ReplaceAtMostTheGivenNumber) {
   EXPECT_EQ(jinja::replace("aXbXc", "X", "--", -1), "a--b--c");
   EXPECT_EQ(jinja::replace("aXbXc", "X", "--", 1), "a--bXc");
   EXPECT_EQ(jinja::replace("aé", "", "-", -1), "-a-é-");
@@ -74,7 +74,7 @@ TEST(PythonTexts, ChangeTheCaseOfAsciiAndRefuseOtherLetters) {
   EXPECT_EQ(jinja::lower("aZ1你"), "az1你");
   EXPECT_EQ(jinja::capitalize("hELLO wORLD"), "Hello world");
   EXPECT_EQ(jinja::title("it's a foo-bar"), "It'S A Foo-Bar");
-  EXPECT_EQ(jinja::upper("ÀA"), "ÀA") << "a capital stays";
+  EXPECT_EQ(jinja::upper("ÀA"), "ÀA") << "a capital letter stays";
   EXPECT_THROW(jinja::upper("é"), Failure);
   EXPECT_THROW(jinja::lower("É"), Failure);
   EXPECT_EQ(jinja::lower("é"), "é");

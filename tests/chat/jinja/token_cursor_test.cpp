@@ -10,7 +10,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// A cursor whose functions anyone may call.
+/// A cursor whose functions are public.
 class Cursor : public jinja::TokenCursor {
  public:
   explicit Cursor(const std::string& source) : TokenCursor(jinja::tokenize(source, kFailInTemplate), kFailInTemplate) {}
@@ -33,13 +33,13 @@ TEST(TokenCursor, SkipsAndExpects) {
   Cursor cursor("{{ a + 'b' }}c");
   cursor.expect(Cursor::Kind::PrintBegin, "{{");
   EXPECT_TRUE(cursor.is_word({"b", "a"}));
-  EXPECT_FALSE(cursor.skip("a")) << "a name is no operator";
+  EXPECT_FALSE(cursor.skip("a")) << "a name is not an operator";
   EXPECT_EQ(cursor.name(), "a");
   EXPECT_FALSE(cursor.skip_word("+"));
   EXPECT_EQ(cursor.ahead().text, "b");
   EXPECT_TRUE(cursor.skip("+"));
-  EXPECT_EQ(message<std::runtime_error>([&] { cursor.name(); }), "7: a name is expected, and here is \"b\"");
-  EXPECT_EQ(message<std::runtime_error>([&] { cursor.expect(")"); }), "7: \")\" is expected, and here is \"b\"");
+  EXPECT_EQ(message<std::runtime_error>([&] { cursor.name(); }), "7: a name is expected, but here is \"b\"");
+  EXPECT_EQ(message<std::runtime_error>([&] { cursor.expect(")"); }), "7: \")\" is expected, but here is \"b\"");
   cursor.advance();
   EXPECT_EQ(cursor.shown(), "}}");
   cursor.advance();

@@ -46,7 +46,7 @@ TEST_F(JinjaValues, NumbersOfAnyKindAreEqualAndOtherKindsAreNot) {
   EXPECT_FALSE(same(json("{\"a\": 1}"), json("{\"a\": 1, \"b\": 2}")));
   EXPECT_FALSE(same(list({number(1)}), list({number(1)}, /*is_tuple=*/true)));
   EXPECT_TRUE(same(jinja::undefined("x"), jinja::undefined("y")));
-  // As whole numbers: as floating-point numbers these two would be one.
+  // Compares them as whole numbers; as floating-point numbers they would be equal.
   EXPECT_FALSE(same(number(9007199254740993), number(9007199254740992)));
 }
 
@@ -65,7 +65,7 @@ TEST_F(JinjaValues, AreInTextsListsAndKeys) {
   EXPECT_TRUE(contains(text("abc"), text("bc"), budget_));
   EXPECT_TRUE(contains(json("[1, 2]"), 2.0, budget_));
   EXPECT_TRUE(contains(json("{\"a\": 1}"), text("a"), budget_));
-  EXPECT_FALSE(contains(json("{\"a\": 1}"), number(1), budget_)) << "a value is no key";
+  EXPECT_FALSE(contains(json("{\"a\": 1}"), number(1), budget_)) << "a value is not a key";
   EXPECT_FALSE(contains(jinja::undefined("x"), number(1), budget_));
   EXPECT_EQ(value_failure([&] { contains(number(1), number(1), budget_); }), "nothing is in a whole number");
 }
@@ -82,11 +82,11 @@ TEST_F(JinjaValues, HaveElements) {
   EXPECT_EQ(value_failure([&] { elements(None{}, budget_); }), "none has no elements to go through");
 }
 
-TEST_F(JinjaValues, OfAnotherKindThanNeededAreNamed) {
-  EXPECT_EQ(value_failure([&] { text("a").list(); }), "this is a text, and a list is needed");
-  EXPECT_EQ(value_failure([&] { list({}, /*is_tuple=*/true).text(); }), "this is a tuple, and a text is needed");
+TEST_F(JinjaValues, AWrongKindIsNamedInTheError) {
+  EXPECT_EQ(value_failure([&] { text("a").list(); }), "this is a text, but a list is needed");
+  EXPECT_EQ(value_failure([&] { list({}, /*is_tuple=*/true).text(); }), "this is a tuple, but a text is needed");
   EXPECT_EQ(value_failure([&] { static_cast<void>(Value(1.5).whole()); }),
-            "this is a number, and a whole number is needed");
+            "this is a number, but a whole number is needed");
   EXPECT_EQ(value_failure([&] { jinja::undefined("\"x\" is undefined").dict(); }), "\"x\" is undefined");
   EXPECT_EQ(Value(true).whole(), 1);
 }
@@ -94,7 +94,7 @@ TEST_F(JinjaValues, OfAnotherKindThanNeededAreNamed) {
 TEST_F(JinjaValues, DictionariesKeepTheOrderInWhichKeysCame) {
   Dict dict;
   const auto key = [](int i) { return "k" + std::to_string(i); };
-  for (int i = 40; i > 0; --i) dict.set(key(i), number(i));  // more than are searched one by one
+  for (int i = 40; i > 0; --i) dict.set(key(i), number(i));  // too many to be searched one by one
   dict.set(key(7), text("new"));
   ASSERT_EQ(dict.size(), 40u);
   EXPECT_EQ(dict.entries().front().first, "k40");
@@ -106,14 +106,14 @@ TEST_F(JinjaValues, DictionariesKeepTheOrderInWhichKeysCame) {
   EXPECT_EQ(dict.find("k0"), nullptr);
 }
 
-TEST_F(JinjaValues, OfJsonHaveWholeNumbersOf64Bits) {
+TEST_F(JinjaValues, FromJsonHaveWholeNumbersOf64Bits) {
   EXPECT_TRUE(json("9223372036854775807").is_int());
   EXPECT_TRUE(json("1.0").is_float());
   EXPECT_TRUE(value_failure([&] { json("9223372036854775808"); }).starts_with("the whole number 9223372036854775808 "));
   EXPECT_NE(value_failure([&] { json("1e300"); }), "");
 }
 
-TEST_F(JinjaValues, AreNestedOnlySoDeep) {
+TEST_F(JinjaValues, AreNestedToALimitedDepth) {
   Value nested = number(1);
   const std::string refused = value_failure([&] {
     for (int i = 0; i < 1000; ++i) nested = list({nested});
@@ -124,7 +124,7 @@ TEST_F(JinjaValues, AreNestedOnlySoDeep) {
   EXPECT_NE(value_failure([&] { dict.set("a", nested); }), "") << "through dictionaries too";
 }
 
-TEST_F(JinjaValues, ArgumentsAreFoundByPlaceOrName) {
+TEST_F(JinjaValues, ArgumentsAreFoundByPositionOrName) {
   const Arguments arguments{{number(1)}, {{"b", number(2)}}};
   EXPECT_TRUE(same(arguments.needed(0, "a"), number(1)));
   EXPECT_TRUE(same(arguments.needed(1, "b"), number(2)));

@@ -8,7 +8,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Returns what the filter int makes of a text; "none" where it has its default.
+/// Returns the result of the filter int; "none" when it returns its default.
 std::string whole_of(const std::string& text) {
   jinja::RenderOptions options;
   options.variables.emplace_back("x", jinja::Value::text(text));

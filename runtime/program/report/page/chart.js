@@ -1,11 +1,11 @@
-// Charts, a step under the pointer and ranges of steps.
+// Charts, the values of the step under the pointer, and ranges of steps.
 
-let charts = [];   // of the page
-let shown = null;  // [from, to] in steps, of all charts; null: everything
+let charts = [];   // all charts of the page
+let shown = null;  // [from, to], the steps that all charts show; null: all steps
 
-// ---- axes: {ticks, at(value)}, of which at() is 0 at the first tick and 1 at the last one
+// ---- axes: {ticks, at(value)}; at() is 0 at the first tick and 1 at the last one
 
-// Returns the smallest of 1, 2, 5, 10 times a power of ten, or of 1, 2, 4 ... for bytes, that is at least `step`.
+// Returns the smallest nice number of at least `step`: 1, 2, 5 or 10 times a power of ten; for bytes a power of two.
 const niceStep = (step, unit) => {
   if (unit === 'bytes') return 2 ** Math.ceil(Math.log2(step));
   const power = 10 ** Math.floor(Math.log10(step));
@@ -14,7 +14,7 @@ const niceStep = (step, unit) => {
 const linearScale = (least, most, unit) => {
   least = Math.max(least, -1e300);
   most = Math.min(most, 1e300);
-  if (most - least <= Math.max(-least, most, 1e-291) * 1e-9) {  // a constant lies in the middle
+  if (most - least <= Math.max(-least, most, 1e-291) * 1e-9) {  // puts a constant in the middle
     const around = Math.abs(least) / 10;
     least -= around;
     most += around || 1;
@@ -24,7 +24,7 @@ const linearScale = (least, most, unit) => {
   const ticks = Array.from({length: count + 1}, (_, i) => (first + i) * step);
   return {ticks, at: value => (value / step - first) / count};
 };
-// Returns a scale with ticks at powers of ten, and at 2 and 5 times these where there is room; 0 < least < most.
+// Returns a scale with ticks at powers of ten and, if there is room, at 2 and 5 times these. Needs 0 < least < most.
 const logScale = (least, most) => {
   const first = Math.floor(Math.log10(least)), decades = Math.max(Math.ceil(Math.log10(most)) - first, 1);
   const every = Math.ceil(decades / 5), ticks = [];
@@ -41,7 +41,7 @@ const stepTicks = (from, to) => {
   for (let i = Math.ceil(from / step); i * step <= to; ++i) ticks.push(i * step);
   return ticks;
 };
-// Returns the texts of ticks, in as many digits as it takes to tell them apart.
+// Returns the texts of ticks, with just enough digits to tell them apart.
 const tickTexts = (ticks, unit) => {
   let texts = [];
   for (let count = 3; count < 9 && new Set(texts).size < ticks.length; ++count) {
@@ -50,11 +50,11 @@ const tickTexts = (ticks, unit) => {
   return texts;
 };
 
-// ---- charts. A curve is {label, color, x, y}, with `low` and `high` where it has an area, `gaps`, the indices before
-// which its line is broken, and `sparse` for values here and there: each is marked, and the line is dashed.
+// ---- charts. A curve is {label, color, x, y, low, high, gaps, sparse}. `low`, `high`: the edges of its area, if any.
+// `gaps`: indices of the points before which the line is broken. `sparse`: marks each value and dashes the line.
 
 class Chart {
-  // options: unit; begins at zero; may be logarithmic, over more than two powers of ten; stacked; marks
+  // options: unit; zero: begins at 0; log: logarithmic over more than a factor of 100; stacked; marks
   constructor(title, note, curves, options) {
     Object.assign(this, {title, curves, options});
     this.area = make('div.area');
@@ -64,15 +64,15 @@ class Chart {
     this.figure = make('figure.chart', make('figcaption', make('b', title), ' ', make('span', note)),
                        make('div.plot', this.up, this.area, this.across, make('span.axis', 'step')),
                        names.length < 2 && !options.stacked ? [] :
-                           make('p.legend', options.stacked ? names.reverse() : names));  // as they lie, from the top
+                           make('p.legend', options.stacked ? names.reverse() : names));  // from top to bottom, as drawn
     charts.push(this);
   }
 
   draw([from, to]) {
-    // Points in the range, and the next one on both sides.
+    // The points in the range, and one more on each side.
     const points = this.curves.map(({x}) => x.map((_, i) => i).filter(i => !(x[i + 1] < from) && !(x[i - 1] > to)));
     const scale = this.scale(points);
-    const side = 1000;  // of the drawing, which is stretched to the room that it gets
+    const side = 1000;  // width and height of the drawing, which the page stretches
     const across = step => (side * (step - from) / (to - from)).toFixed(1);
     const up = value => (side * (1 - Math.min(Math.max(scale.at(value), -1), 2))).toFixed(1);
     const ruled = scale.ticks.map(tick => svg('path', {d: `M0 ${up(tick)}H${side}`}));
@@ -90,7 +90,7 @@ class Chart {
     this.across.replaceChildren(...steps.map((step, i) => label('left', (step - from) / (to - from), stepTexts[i])));
   }
 
-  // Returns the drawing of a curve's points `at`: its area, its line and its marks.
+  // Draws the points of a curve with the indices `at`: area, line and marks.
   drawn({color, x, y, low, high, gaps, sparse}, at, across, up) {
     const point = (i, values) => across(x[i]) + ' ' + up(values[i]);
     const path = (name, d) => svg('path', {class: name, d});
@@ -106,7 +106,7 @@ class Chart {
     return group;
   }
 
-  // Returns the scale of the values at `points`, indices for each curve.
+  // Returns the scale for the values at `points`, which has the indices for each curve.
   scale(points) {
     let least = Infinity, most = -Infinity;
     this.curves.forEach(({y, low, high}, curve) => {
@@ -115,25 +115,25 @@ class Chart {
         most = Math.max(most, (high || y)[i]);
       }
     });
-    if (least > most) least = most = 0;  // no curve reaches into the range
+    if (least > most) least = most = 0;  // no curve has a value in the range
     const {zero, log, unit} = this.options;
     if (log && least > 1e-300 && most < 1e300 && most / least > 100) return logScale(least, most);
     return linearScale(zero ? Math.min(least, 0) : least, most, unit);
   }
 }
 
-// Returns a chart's element; nothing when no curve has a value.
+// Returns the element of a chart; [] when no curve has a value.
 const figureOf = (title, note, curves, options) => {
   const known = curves.filter(curve => curve && curve.x.length > 0);
   return known.length > 0 ? new Chart(title, note, known, Object.assign({marks: []}, options)).figure : [];
 };
-const stepOf = (column, width) => width * column + (width - 1) / 2;  // the one in its middle
+const stepOf = (column, width) => width * column + (width - 1) / 2;  // the middle step of a column
 const curveOf = (series, label, color, sparse = false) => series && {
   label, color, sparse, gaps: new Set(series.gaps), y: series.mean, low: series.least, high: series.most,
   x: series.columns.map(column => stepOf(column, series.width))
 };
 
-// ---- pointing at a step, and ranges of steps
+// ---- the step under the pointer, and ranges of steps
 
 const stepsOfAll = () => {
   const from = Math.min(...report.runs.map(run => run.steps[0]));
@@ -154,7 +154,7 @@ const stepAt = (chart, event) => {
   const box = chart.area.getBoundingClientRect(), [from, to] = range();
   return from + (to - from) * Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
 };
-// Shows the values of the step under the pointer, and where it lies in all charts.
+// Shows the values of the step under the pointer, and marks the step in all charts.
 const pointOut = (pointed, event) => {
   clear();
   const [from, to] = range(), {curves, options} = pointed;
@@ -175,7 +175,7 @@ const show = wanted => {
   for (const chart of charts) chart.draw(range());
 };
 
-let begun = null;  // {chart, step, x, box}: a range that is being drawn
+let begun = null;  // {chart, step, x, box}: the range that the user is drawing
 document.addEventListener('pointermove', event => {
   const pointed = chartAt(event);
   if (begun) {

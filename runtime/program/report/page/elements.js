@@ -1,7 +1,7 @@
 'use strict';
-// Elements, tables, and texts of numbers.
+// Elements, tables and the text of numbers.
 
-// All that comes from a run becomes text nodes, never markup.
+// Everything that comes from a run becomes a text node, never markup.
 const append = (parent, content) => {
   for (const part of content) Array.isArray(part) ? append(parent, part) : parent.append(part);
   return parent;
@@ -19,28 +19,28 @@ const svg = (name, attributes, ...content) => {
   return append(element, content);
 };
 const styled = (element, style) => { Object.assign(element.style, style); return element; };
-const NUM_COLORS = 8;  // of the style: c0 to c7
+const NUM_COLORS = 8;  // classes c0 to c7 of page.css
 const colorKey = color =>
     svg('svg', {viewBox: '0 0 10 10', class: 'key c' + color}, svg('rect', {width: 10, height: 10, rx: 2}));
-// Returns what a legend has of a curve or a host.
+// Returns the entry of a legend for a curve or a host.
 const legendEntry = (color, text) => [make('span', colorKey(color), text), ' '];
 const hasContent = part => !Array.isArray(part) || part.some(hasContent);
 const section = (title, ...content) => hasContent(content) ? make('section', make('h2', title), content) : [];
 const titled = (title, ...content) => hasContent(content) ? [make('h3', title), content] : [];
 const grid = (...content) => hasContent(content) ? make('div.charts', content) : [];
 
-// Returns a table, or its last rows; nothing without rows. A cell is a text, an element or a list of these. `classes`:
-// of the cells by column.
+// Returns a table, of a long one only the last rows; [] without rows. A cell is a text, an element or a list of these.
+// `classes`: the class of the cells in each column.
 const table = (names, rows, classes = [], kind = '') => {
   const most = 200, drawn = rows.slice(-most);
   const row = (what, cells) => make('tr', cells.map((cell, i) => make(what + '.' + (classes[i] || ''), cell)));
   if (rows.length === 0) return [];
   const body = [names.length ? row('th', names) : [], drawn.map(cells => row('td', cells))];
   return [make('div.scroll', make('table.' + kind, body)),
-          rows.length > most ? make('p.note', counted(rows.length - most, 'row') + ' before these left out') : []];
+          rows.length > most ? make('p.note', counted(rows.length - most, 'earlier row') + ' left out') : []];
 };
 
-// ---- texts of numbers
+// ---- the text of numbers
 
 const separated = number => number.toLocaleString('en');
 const counted = (number, word) => separated(number) + ' ' + word + (number === 1 ? '' : 's');
@@ -59,7 +59,7 @@ const scaled = (value, base, units, count) => {
   for (; Math.abs(value) >= base * 0.9995 && i + 1 < units.length; ++i) value /= base;
   return digits(value, count) + units[i];
 };
-// Returns a number as text_of() of value_text.h does, in `count` digits.
+// Returns the text of a number in `count` digits, in the format of text_of() (value_text.h).
 const quantity = (value, unit, count = 3) => {
   if (value === null) return '-';
   const size = Math.abs(value);

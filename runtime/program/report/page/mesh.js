@@ -1,7 +1,7 @@
-// A mesh as a grid of ranks.
+// Draws a mesh as a grid of ranks.
 
-// Returns the mesh of a run. `inner`: the number of ranks between two neighbours on an axis; `known`: whether the hosts
-// of its ranks are.
+// Returns the mesh of a run. `inner`: for each axis, the difference between the ranks of two neighbours; `known`: the
+// hosts of all ranks are known.
 const meshOf = ({mesh, hosts}) => {
   const sizes = mesh.map(axis => axis[1]);
   const inner = sizes.map((_, axis) => sizes.slice(axis + 1).reduce((a, b) => a * b, 1));
@@ -10,8 +10,8 @@ const meshOf = ({mesh, hosts}) => {
           coordinate: (rank, axis) => Math.floor(rank / inner[axis]) % sizes[axis]};
 };
 
-// Returns a mesh as a grid of ranks, coloured by host: the outermost axis goes down, the others across, with a gap
-// wherever a coordinate but the innermost changes.
+// Returns a mesh as a grid of ranks, coloured by host. The outermost axis goes down, the others across. A gap marks a
+// change of any coordinate except the innermost.
 const meshGrid = ({axes, sizes, inner, numRanks, hosts, known, coordinate}) => {
   const mostDrawn = 4096, mostNumbered = 1024, numAcross = inner[0], labelHeight = 18, gap = 4;
   const numColumns = Math.min(numAcross, mostDrawn);
@@ -54,7 +54,7 @@ const hostLegend = ({names}, known) => {
               more > 0 ? make('span', 'and ' + separated(more) + ' more') : []);
 };
 
-// Returns on how many hosts the groups of an axis lie.
+// Returns text about the number of hosts that the groups of an axis span.
 const hostsOfGroups = ({sizes, inner, numRanks, hosts, known, coordinate}, axis) => {
   if (sizes[axis] === 1) return '';
   if (!known) return 'unknown';
@@ -66,15 +66,16 @@ const hostsOfGroups = ({sizes, inner, numRanks, hosts, known, coordinate}, axis)
     most = Math.max(most, on.size);
     if (on.size > 1) ++numAcross;
   }
-  return numAcross === 0 ? 'each within a host' : separated(numAcross) + ' across hosts, up to ' + separated(most);
+  return numAcross === 0 ? 'each within a host' : separated(numAcross) + ' across hosts, at most ' + separated(most);
 };
 
 const meshOfRun = run => {
   if (run.mesh.length === 0) return [];
   const mesh = meshOf(run), {axes, sizes, numRanks} = mesh;
   const name = axes.map((axis, i) => axis + '=' + sizes[i]).join(',');
-  const groups = size => size === 1 ? 'each rank alone' : separated(numRanks / size) + ' of ' + counted(size, 'rank');
-  return [make('p', `${name}: ${counted(numRanks, 'rank')}; a cell is a rank, its color the host`), meshGrid(mesh),
-          table(['axis', 'groups', 'on hosts'],
+  const groups = size => size === 1 ? 'each rank alone' :
+      counted(numRanks / size, 'group') + ' of ' + counted(size, 'rank');
+  return [make('p', `${name}: ${counted(numRanks, 'rank')}; each cell is a rank, colored by host`), meshGrid(mesh),
+          table(['axis', 'groups', 'hosts of a group'],
                 axes.map((axis, i) => [axis, groups(sizes[i]), hostsOfGroups(mesh, i)]))];
 };

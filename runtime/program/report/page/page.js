@@ -17,12 +17,12 @@ const render = newer => {
     section('Plan and truth', eachRun(planOfRun)),
     section('History', eachRun(historyOfRun)), section('Mesh', eachRun(meshOfRun)), recipes(),
     make('footer', (follows ? 'As of ' : 'Made by meshtrain report, ') + report.made +
-         '. Draw a range of steps in a chart to see it larger; a double click shows everything again.')]);
+         '. Draw a range of steps in a chart to enlarge it; a double click shows all steps again.')]);
   document.querySelectorAll('details').forEach((element, i) => { element.open = open[i] || false; });
   show(shown);
 };
 
-// Asks for a newer report every two seconds; the range of steps and what is unfolded stay.
+// Asks for a newer report every two seconds. The range of steps and the unfolded parts stay as they are.
 const follow = async () => {
   const state = document.querySelector('#follow');
   try {
@@ -31,7 +31,7 @@ const follow = async () => {
     state.textContent = 'follows the run';
     state.className = 'soft';
   } catch (gone) {
-    state.textContent = 'meshtrain report --watch does not answer: what is shown may be old';
+    state.textContent = 'meshtrain report --watch does not answer: this report may be out of date';
     state.className = 'alarm';
   }
   setTimeout(follow, 2000);

@@ -1,4 +1,4 @@
-// The sections of the page. The n-th run has the color n % NUM_COLORS wherever several are drawn.
+// The sections of the page. Where several runs are drawn, run n has the color n % NUM_COLORS.
 
 const alone = () => report.runs.length === 1;
 const runName = (run, i) => [colorKey(i % NUM_COLORS), run.name];
@@ -12,12 +12,12 @@ const shareCells = (share, color) => [
   styled(make('span.share.c' + color), {width: (100 * Math.min(Math.max(share, 0), 1)).toFixed(1) + '%'})];
 const sum = numbers => numbers.reduce((a, b) => a + b, 0);
 
-// Returns where a single run was resumed. Those of several would hide each other.
+// Returns marks at the steps where a single run was resumed; [] for several runs, whose marks would hide each other.
 const marksOf = run => !alone() ? [] : run.starts.reduce((marks, start, i) => {
   if (i === 0 || !start.has_begun || start.after > run.steps[1]) return marks;
   const before = run.starts[i - 1].last;
   return marks.concat({step: start.after + 0.5, text: 'resumed after step ' + separated(start.after) +
-      (before > start.after ? '; the start before had come to step ' + separated(before) : '')});
+      (before > start.after ? '; the previous start had reached step ' + separated(before) : '')});
 }, []);
 
 const head = () => {
@@ -37,7 +37,7 @@ const head = () => {
 const problems = () => section('What could not be read', eachRun(run =>
     run.problems.length ? make('ul', run.problems.map(problem => make('li.alarm', problem))) : []));
 
-// Returns a chart of series that all runs may have: paths, labels, and whether they are sparse.
+// Returns a chart of some series of all runs. `paths`: for each series its path, its label and true if it is sparse.
 const chartOfRuns = (title, note, paths, options) => {
   const curves = report.runs.map((run, i) => paths.map(([path, label, sparse], p) => alone() ?
       curveOf(run.series[path], label, p, sparse) :
@@ -46,17 +46,19 @@ const chartOfRuns = (title, note, paths, options) => {
 };
 
 const training = () => section('Training', grid(
-    chartOfRuns('Loss', 'mean of a counted token, in nats', [['loss', 'training'], ['eval_loss', 'held out', true]]),
+    chartOfRuns('Loss', 'mean over the counted labels, in nats',
+                [['loss', 'training'], ['eval_loss', 'held out', true]]),
     chartOfRuns('Gradient norm', 'before clipping', [['grad_norm', 'gradient norm']], {log: true}),
     chartOfRuns('Learning rate', '', [['learning_rate', 'learning rate']], {zero: true}),
     chartOfRuns('Loss scale', 'of fp16_mixed', [['loss_scale', 'loss scale']], {log: true})));
 
 const speed = () => section('Speed and memory', grid(
     chartOfRuns('Tokens per second', 'of all ranks', [['tokens_per_second', 'tokens/s']], {zero: true}),
-    chartOfRuns('MFU', 'model FLOP/s of what the device can do', [['mfu', 'MFU']], {unit: 'percent', zero: true}),
-    report.runs.some(run => run.series.mfu) ? [] :  // FLOP/s say what MFU says, where the device is known
-        chartOfRuns('Model FLOP/s', 'a rank', [['flops_per_rank', 'FLOP/s']], {unit: 'flops', zero: true}),
-    chartOfRuns('Peak memory', 'of the rank that has most',
+    chartOfRuns('MFU', 'model FLOP/s as a share of what the device can do', [['mfu', 'MFU']],
+                {unit: 'percent', zero: true}),
+    report.runs.some(run => run.series.mfu) ? [] :  // MFU shows the same where the device is known
+        chartOfRuns('Model FLOP/s', 'per rank', [['flops_per_rank', 'FLOP/s']], {unit: 'flops', zero: true}),
+    chartOfRuns('Peak memory', 'of the rank that uses most',
                 [['memory.host_peak_bytes', 'host'], ['memory.device_allocated_peak_bytes', 'GPU, allocated'],
                  ['memory.device_reserved_peak_bytes', 'GPU, reserved']], {unit: 'bytes', zero: true})));
 
@@ -76,7 +78,7 @@ const timeOfRun = run => {
   });
   if (Math.max(0, ...top) === 0) return [];
   return grid(
-      figureOf('Time of a step', 'by what it goes to', curves,
+      figureOf('Time of a step', 'by part', curves,
             {unit: 'seconds', zero: true, stacked: true, marks: marksOf(run)}),
       make('div', table(['part', 'mean', 'share', ''], parts.map(part =>
           [part.label, quantity(part.mean, 'seconds'), ...shareCells(part.share, color(part))]),
@@ -85,7 +87,7 @@ const timeOfRun = run => {
 
 const communicationOfRun = run => {
   const before = 'seconds.collectives.';
-  // Returns what stands at * in the paths start * end.
+  // Returns the middle part of each path that begins with `start` and ends with `end`.
   const between = (start, end) => Object.keys(run.series)
       .filter(path => path.startsWith(start) && path.endsWith(end))
       .map(path => path.slice(start.length, path.length - end.length));
@@ -98,9 +100,9 @@ const communicationOfRun = run => {
     return [axis, quantity(mean('bytes.' + axis), 'bytes'), quantity(total, 'seconds'), quantity(waited, 'seconds'),
             ...(total > 0 && waited !== null ? shareCells(1 - waited / total, axisColor(axis)) : ['-', ''])];
   });
-  return [table(['axis', 'bytes a step', 'in collectives', 'of it exposed', 'hidden', ''], rows,
+  return [table(['axis', 'bytes per step', 'in collectives', 'exposed', 'hidden', ''], rows,
                 ['', 'number', 'number', 'number', 'number', 'shares'], 'fitted'),
-          grid(figureOf('Seconds waited for collectives', 'exposed, of a step, by axis',
+          grid(figureOf('Seconds waited for collectives', 'exposed time of a step, by axis',
                      curves(axis => before + axis + '.exposed'), {unit: 'seconds', zero: true, marks: marksOf(run)}),
                figureOf('Bytes of a step', 'by axis', curves(axis => 'bytes.' + axis),
                      {unit: 'bytes', zero: true, marks: marksOf(run)}))];
@@ -109,7 +111,7 @@ const communicationOfRun = run => {
 const goodputOfRun = ({goodput: {parts, wall}}) => {
   const all = sum(parts.map(part => part.seconds));
   if (all <= 0) return [];
-  // The color of a part is that of the same part of a step where there is one.
+  // A part has the color of the same part of a step, if there is one.
   const colored = ['training', 'exposed_communication', 'evaluation', 'lost', 'data', 'start_up', 'checkpoint'];
   const color = ({part}) => colored.includes(part) ? colored.indexOf(part) : 7;
   const bar = parts.map(part => {
@@ -125,7 +127,7 @@ const goodputOfRun = ({goodput: {parts, wall}}) => {
 };
 
 const planOfRun = ({plan}) => plan ?
-    table(['of rank ' + plan.rank, 'planned', 'its first steps', 'planned is'], plan.lines, ['indented']) : [];
+    table(['of rank ' + plan.rank, 'planned', 'its first steps', 'difference'], plan.lines, ['indented']) : [];
 
 const startsOfRun = ({starts}) => table(
     ['start', 'from', 'to', 'last known', 'mesh', 'ended'],
@@ -140,7 +142,7 @@ const checkpointsOfRun = ({checkpoints}) => table(
       quantity(seconds, 'seconds'), separated(files)]));
 const skippedOfRun = ({skipped}) => table(
     ['step', 'first gradient that was not finite'],
-    skipped.steps.map(([step, parameter]) => [separated(step), parameter || 'none by itself']), ['', 'wide']);
+    skipped.steps.map(([step, parameter]) => [separated(step), parameter || 'no single one']), ['', 'wide']);
 const historyOfRun = run => {
   const {warnings, skipped, flight_records: records} = run;
   const diagnose = make('code', 'meshtrain diagnose ' + run.folder);

@@ -1,4 +1,4 @@
-// The checks before a GPU is used that need no GPU.
+// The checks that precede the use of a GPU and need no GPU.
 #include "mesh/device/cuda/checks.h"
 
 #include <gtest/gtest.h>

@@ -279,11 +279,11 @@ TEST_F(ExportTest, OthersFilesAreNotRemoved) {
   const std::filesystem::path partial = scratch_.path() / "out.partial";
   write_file(partial / "thesis.tex", "of somebody");
   EXPECT_TRUE(has(refusal(), (partial / "thesis.tex").string() +
-                                 " lies where it is written first, and is no part of an export: move it away"));
+                                 " lies where it is written first, and is not part of an export: move it away"));
   std::filesystem::remove_all(partial);
   std::filesystem::create_directory(scratch_.path() / "elsewhere");
   std::filesystem::create_symlink("elsewhere", partial);
-  EXPECT_TRUE(has(refusal(), "is no plain folder: move it away"));
+  EXPECT_TRUE(has(refusal(), "is not a plain folder: move it away"));
   std::filesystem::remove(partial);
   FolderWriter writer(folder_, shape_, {}, entries_);
   EXPECT_TRUE(has(refusal(), "another process is writing it, as " + partial.string()));

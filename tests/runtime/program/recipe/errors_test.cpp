@@ -222,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "head_dim"},
         BadSetting{{"model.freeze_padding_row=true"},
                    "--set model.freeze_padding_row=true: true needs model.pad_token_id, the token whose row it is"},
-        BadSetting{{"model.pad_token_id=256"}, "--set model.pad_token_id=256: 256 is no token of vocab_size 256"},
+        BadSetting{{"model.pad_token_id=256"}, "--set model.pad_token_id=256: 256 is not a token: vocab_size is 256"},
         BadSetting{{"model.head_dim=7"}, "--set model.head_dim=7: 7 is odd: rotary positions turn pairs"},
         BadSetting{{"model.family=gpt2"},
                    "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, "

@@ -102,7 +102,7 @@ TEST(ExplainKey, AnUnknownKeyIsAnsweredWithThoseNearIt) {
   EXPECT_EQ(explain_key("steps"), explain_key("train.steps"));
 }
 
-/// One source for people: every key that a recipe can have is in docs/recipe.md, by itself or with the map it is in.
+/// Every key that a recipe can have is in docs/recipe.md, by itself or with the map it is in.
 TEST(ExplainKey, EveryKeyHasAText) {
   for (const KnownKey& key : recipe_keys().all()) {
     if (key.kind == "a map of keys") continue;
@@ -114,7 +114,7 @@ TEST(ExplainKey, EveryKeyHasAText) {
   }
 }
 
-/// A row says in full sentences what its key does, and a number's with its unit.
+/// A row says in full sentences what its key does; the row of a number also gives its unit.
 TEST(ExplainKey, ATextIsSentences) {
   const std::vector<std::string> units = {"number", "steps",   "seconds", "share",     "FLOP/s",    "norm",  "id",
                                           "base",   "divisor", "tokens",  "deviation", "factor",    "scale", "Lists",
@@ -133,7 +133,7 @@ TEST(ExplainKey, ATextIsSentences) {
   }
 }
 
-/// Words that a key takes stand in its row.
+/// The row of a key lists the words that it takes.
 TEST(ExplainKey, TheDocumentNamesEveryWord) {
   for (const KnownKey& key : recipe_keys().all()) {
     const KeyText about = text_of_key(key.path);

@@ -29,7 +29,7 @@ TEST(ReportJson, ACurveHasAGapWhereAValueIsNotFinite) {
                           R"({"step":5,"loss":3})", R"({"step":9,"mfu":1})"}));
   const json loss = {
       {"width", 1}, {"average", 2.0412}, {"columns", {1, 2, 5}}, {"mean", {1, 2.1235, 3}}, {"gaps", {2}}};
-  EXPECT_EQ(run.at("series").at("loss"), loss) << "step 4 has no line, which is no gap";
+  EXPECT_EQ(run.at("series").at("loss"), loss) << "a step without a line, such as 4, is not a gap";
   EXPECT_EQ(run.at("steps"), json::array({1, 9}));
 }
 
@@ -99,7 +99,7 @@ TEST(ReportJson, SeveralRunsHaveTheDifferencesOfTheirRecipes) {
   EXPECT_EQ(report.at("version"), 7);
 }
 
-// A script element ends at "</script", and "<!--" changes how it is read.
+// A browser ends a script element at "</script", and reads it differently after "<!--".
 TEST(ReportJson, MayStandInAScriptElement) {
   RunRecord run;
   run.name = "</script><script>alert(1)</script><!--";

@@ -36,14 +36,14 @@ TEST_F(JournalTest, PrintsAStepWhenItIsDueTheLastOneAndSkippedOnes) {
     metrics.skipped = step == 4;
     journal.record(metrics);
   }
-  EXPECT_EQ(lines("metrics.jsonl").size(), 7u) << "the file has all";
+  EXPECT_EQ(lines("metrics.jsonl").size(), 7u) << "the file has all steps";
   for (int64_t step = 1; step <= 7; ++step) {
     const bool is_printed = step == 3 || step == 4 || step == 6 || step == 7;
     EXPECT_EQ(has(console(), " info: step " + std::to_string(step) + "/7 "), is_printed) << step << "\n" << console();
   }
 }
 
-TEST_F(JournalTest, RemovesStepsBehindTheOneThatItContinues) {
+TEST_F(JournalTest, RemovesStepsAfterTheOneThatItContinues) {
   {
     Journal journal = open();
     for (int64_t step = 1; step <= 4; ++step) journal.record(of_step(step));
@@ -75,7 +75,7 @@ TEST_F(JournalTest, SaysWhereItResumesWhatHasChangedAndWhichLinesAreLost) {
   EXPECT_EQ(event.at("changes"), (Words{"train.steps: 8, was 6", "warning: the rate moves"}));
 }
 
-TEST_F(JournalTest, AStopIsKeptWithWhoAskedForIt) {
+TEST_F(JournalTest, AStopIsRecordedWithItsCause) {
   Journal journal = open();
   journal.record(of_step(1));
   journal.announce_stop(SIGTERM);

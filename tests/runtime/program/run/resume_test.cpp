@@ -29,7 +29,7 @@ class ResumeTest : public RunFolder {
   std::string refused(const fs::path& checkpoint, const Words& settings, int64_t num_steps = 4) const {
     return message<InputError>([&] { plan(checkpoint, settings, num_steps); });
   }
-  /// Returns what a refusal begins with.
+  /// Returns the beginning of a refusal.
   static std::string contradiction(const fs::path& checkpoint) {
     return "the recipe contradicts the checkpoint " + checkpoint.string() + ": ";
   }
@@ -48,7 +48,7 @@ TEST_F(ResumeTest, ListsTheChangesThatAreAllowed) {
   EXPECT_EQ(changed.resumed.warning, "");
   EXPECT_EQ(plan(saved, {"model.pad_token_id=40", "model.freeze_padding_row=true"}).resumed.changes,
             (Words{"model.freeze_padding_row: true, was false", "model.pad_token_id: 40, was none"}))
-      << "although it is of the model";
+      << "a key of the model that may change";
 }
 
 TEST_F(ResumeTest, RefusesAnotherModelAndAnEndBeforeTheCheckpoint) {
@@ -91,7 +91,7 @@ TEST_F(ResumeTest, AMixtureInThePlaceOfOneFileIsOneDifference) {
                 ": use the recipe of that run, or begin another run with --run-dir");
 }
 
-// Before the first step there are weights alone.
+// A checkpoint of step 0 has only weights.
 TEST_F(ResumeTest, OnlyAnotherModelContradictsACheckpointOfStepZero) {
   const fs::path saved = save(0);
   write_file(path("tokens.bin"), std::string(90 * 17, '\1'));
@@ -108,7 +108,8 @@ TEST_F(ResumeTest, WarnsWhenOtherStepsMoveTheSchedule) {
   const std::string moved = plan(saved, {cosine, "train.steps=6", "schedule.total_steps=12"}, 6).resumed.warning;
   EXPECT_TRUE(has(moved, " over schedule.total_steps, now 12 instead of 6: step 5 gets ")) << moved;
   EXPECT_EQ(plan(saved, {cosine, "train.steps=8", "schedule.total_steps=6"}, 8).resumed.warning, "") << "kept";
-  EXPECT_EQ(plan(save(2), {"train.steps=9"}, 9).resumed.warning, "") << "a rate that stays has no schedule to move";
+  EXPECT_EQ(plan(save(2), {"train.steps=9"}, 9).resumed.warning, "")
+      << "a constant rate has no schedule that could move";
 }
 
 TEST_F(ResumeTest, ADamagedManifestIsNamedWithTheCheckpointsThatRemain) {
@@ -124,7 +125,7 @@ TEST_F(ResumeTest, ADamagedManifestIsNamedWithTheCheckpointsThatRemain) {
   EXPECT_TRUE(refused(last, {}).ends_with("; the folder has no other checkpoint: begin another run with --run-dir"));
 }
 
-TEST_F(ResumeTest, ResumesFromTheStepThatIsAskedForOrTheNewest) {
+TEST_F(ResumeTest, ResumesFromTheRequestedStepOrTheNewest) {
   EXPECT_EQ(checkpoint_to_resume(folder_, std::nullopt), std::nullopt);
   EXPECT_EQ(message<InputError>([&] { checkpoint_to_resume(folder_, 4); }),
             "--resume-step 4: " + folder_.step(4).string() + " does not exist; there are no checkpoints");
@@ -144,7 +145,7 @@ TEST_F(ResumeTest, MetricsBeyondTheFirstCheckpointsShowThatThereWasOne) {
             "--resume: " + (run_dir / "metrics.jsonl").string() + " has steps up to 7, but there is no checkpoint in " +
                 folder_.folder().string() +
                 ": mount the disk with the checkpoints, or choose another --run-dir to begin at step 1");
-  EXPECT_NO_THROW(check_beginning(run_dir, 4)) << "the one of step 4 may not have been complete before step 9";
+  EXPECT_NO_THROW(check_beginning(run_dir, 4)) << "that of step 4 may not have been complete before step 9";
   EXPECT_NO_THROW(check_beginning(run_dir, 0));
   EXPECT_NO_THROW(check_beginning(path("none"), 3));
 }

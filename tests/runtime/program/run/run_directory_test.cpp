@@ -46,7 +46,7 @@ TEST(RunDirectory, OneThatCannotBeMadeIsNamed) {
   }
 }
 
-// A start removes unfinished checkpoints, and with them perhaps what fills the disk.
+// A start removes unfinished checkpoints, which may be what fills the disk.
 TEST(DiskNotice, OnlyWarnsWhereUnfinishedCheckpointsMayFillTheDisk) {
   const testing::ScratchFolder scratch;
   Recipe recipe;

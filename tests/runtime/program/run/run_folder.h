@@ -25,7 +25,7 @@
 
 namespace meshtrain::testing {
 
-/// A test of runs of a tiny model on this process alone, with a recipe and tokens in a folder.
+/// A test that runs a tiny model in this process, with a recipe and tokens in a folder.
 class RunFolder : public ::testing::Test {
  protected:
   using Words = std::vector<std::string>;
@@ -44,7 +44,7 @@ device: cpu
 )");
   }
 
-  /// Ends what a run leaves set in the process: its log, its events and its injected faults.
+  /// Clears the state that a run leaves in the process: its log, its events and its injected faults.
   ~RunFolder() override {
     inject_faults("");
     keep_error_lines_in({});
@@ -60,7 +60,7 @@ device: cpu
     return resolve(recipe, MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, 1));
   }
 
-  /// Trains, and keeps the lines that the run has added to its log in `log`.
+  /// Trains, and stores in `log` the lines that the run adds to its log.
   RunEnd train(const Words& settings = {}, RunOptions options = {}) {
     if (options.run_dir.empty()) options.run_dir = run_dir;
     return train_recipe(recipe(settings), options);
@@ -71,7 +71,7 @@ device: cpu
     log = content(run_dir / "console.log").substr(before);
     return end;
   }
-  /// Returns the message of the Error that the run ends with.
+  /// Runs to the expected Error and returns its message.
   template <class Error>
   std::string failure(const Words& settings, const RunOptions& options = {}) {
     return message<Error>([&] { train(settings, options); });
@@ -90,7 +90,7 @@ device: cpu
     for (const nlohmann::json& line : lines("metrics.jsonl")) values.push_back(line.at(key));
     return values;
   }
-  /// Returns the names of events.jsonl.
+  /// Returns the names of the events in events.jsonl.
   Words events() const {
     Words names;
     for (const nlohmann::json& line : lines("events.jsonl")) names.push_back(line.at("event"));

@@ -19,7 +19,8 @@ TEST_F(RunTest, TheErrorThatEndsItIsReportedOnceBeforeItIsThrown) {
   std::vector<std::string> reported;
   const RunOptions options{.run_dir = {}, .on_failure = [&](const std::exception& error) {
                              reported.emplace_back(error.what());
-                             EXPECT_TRUE(LockFile(run_dir / "lock").is_taken()) << "before the run ends";
+                             EXPECT_TRUE(LockFile(run_dir / "lock").is_taken())
+                                 << "the report comes before the run ends";
                            }};
   const std::string thrown = failure<AgreedError>({"optimizer.learning_rate=1e38", "checkpoint.every=1"}, options);
   EXPECT_TRUE(has(thrown, "step 2: loss ")) << thrown;
@@ -38,7 +39,7 @@ TEST_F(RunTest, ARequestThatCameEarlyTakesEffectAfterTheFirstStep) {
   ASSERT_TRUE(wait_until([&] { return request.requested(); }));
   EXPECT_EQ(meshtrain::run(recipe({"checkpoint.every=3"}), Group(), {.run_dir = run_dir}, request), RunEnd::Stopped);
   EXPECT_EQ(lines("metrics.jsonl").size(), 1u);
-  EXPECT_EQ(checkpoints(), Words{"step-00000001"}) << "whatever checkpoint.every is";
+  EXPECT_EQ(checkpoints(), Words{"step-00000001"}) << "checkpoint.every does not matter";
   EXPECT_EQ(events(), (Words{"started", "checkpoint", "stopped"}));
   EXPECT_EQ(lines("events.jsonl").back().at("signal"), "SIGUSR1");
 }

@@ -13,7 +13,7 @@ class SessionTest : public RunFolder {};
 
 TEST_F(SessionTest, AResumedRunHasTheNumbersOfAnUnbrokenOne) {
   train({"train.steps=6"});
-  EXPECT_FALSE(fs::exists(run_dir / "checkpoints")) << "none was asked for";
+  EXPECT_FALSE(fs::exists(run_dir / "checkpoints")) << "the recipe asks for no checkpoint";
   const std::vector<double> losses = column("loss"), norms = column("grad_norm");
 
   run_dir = path("parts");
@@ -94,7 +94,7 @@ TEST_F(SessionTest, EndsWithTheCommandsThatReadWhatItLeft) {
   EXPECT_TRUE(fs::exists(path("my weights") / "model.safetensors"));
 }
 
-// The training is on disk before, so a failure is no error of the recipe.
+// The last checkpoint is durable before the export, so a failure is not an error of the recipe.
 TEST_F(SessionTest, AnExportThatFailsIsAFailureOfAllRanks) {
   Session session(recipe({"train.export=" + path("weights").string()}), Group(), {.run_dir = run_dir});
   session.resume();

@@ -84,7 +84,7 @@ TEST_F(SkippedStepsTest, ARunThatHasTrainedNothingFails) {
     return message<AgreedError>([&] { steps.finish(); });
   };
   EXPECT_TRUE(has(end(0, 0, 2), "every one of the 2 steps was skipped"));
-  EXPECT_TRUE(has(end(2, 2, 1), "every one of the 3 steps was skipped")) << "those before the checkpoint too";
+  EXPECT_TRUE(has(end(2, 2, 1), "every one of the 3 steps was skipped")) << "counts steps before the checkpoint too";
   EXPECT_EQ(end(3, 2, 1), "") << "a step before the checkpoint has trained";
   EXPECT_EQ(end(0, 0, 0), "") << "nothing was left to do";
 }

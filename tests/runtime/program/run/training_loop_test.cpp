@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 class TrainingLoopTest : public RunFolder {};
 
-// With constant weights, losses identify batches: step k has the loss of a run that begins with its samples.
+// Constant weights let losses identify batches: step k has the loss of a run that begins with its samples.
 TEST_F(TrainingLoopTest, EachStepHasTheNextSamplesAlsoAfterAChangeOfTheBatch) {
   std::mt19937_64 random(7);
   std::string tokens(18 * 17, '\0');
@@ -36,7 +36,7 @@ TEST_F(TrainingLoopTest, EachStepHasTheNextSamplesAlsoAfterAChangeOfTheBatch) {
     train(settings("step" + std::to_string(step), static_cast<size_t>(first), static_cast<size_t>(batch), 1, batch));
     EXPECT_NEAR(losses[static_cast<size_t>(step)], column("loss").at(0), 1e-6) << "step " << step + 1;
   }
-  EXPECT_GT(std::abs(losses[0] - losses[1]), 1e-3) << "batches that can be told apart";
+  EXPECT_GT(std::abs(losses[0] - losses[1]), 1e-3) << "the batches must have different losses";
 }
 
 TEST_F(TrainingLoopTest, CheckpointsAreWrittenWhenTheyAreDueAndAfterTheLastStep) {
@@ -60,7 +60,7 @@ TEST_F(TrainingLoopTest, ATimeLimitEndsARunAfterAStepWithACheckpointAndNoEvaluat
   EXPECT_FALSE(stopped.contains("signal"));
 }
 
-TEST_F(TrainingLoopTest, TheLastStepIsNoStepToStopAfter) {
+TEST_F(TrainingLoopTest, ARunIsNotStoppedAfterItsLastStep) {
   EXPECT_EQ(train({"train.steps=1", "train.time_limit=1e-9"}), RunEnd::Done);
   EXPECT_EQ(events().back(), "done");
 }
@@ -87,7 +87,7 @@ TEST_F(TrainingLoopTest, AStepWithoutALabelIsSkippedAndNamed) {
   EXPECT_TRUE(steps[1].at("loss").is_null());
   EXPECT_EQ(steps[1].at("counted_tokens"), 0);
   EXPECT_EQ(steps[1].at("no_label"), path("tokens.bin").string() + ": sample 4 to 7");
-  EXPECT_EQ(steps[2].at("tokens"), 3 * 64) << "the order of samples goes on";
+  EXPECT_EQ(steps[2].at("tokens"), 3 * 64) << "the order of samples continues";
   EXPECT_TRUE(has(log, "step 2/3  skipped: no label of it counts: ")) << log;
 }
 
@@ -96,18 +96,19 @@ TEST_F(TrainingLoopTest, StepsThatAreSkippedInARowEndTheRunAlsoAcrossAResume) {
                        "checkpoint.every=1", "train.steps=9"};
   EXPECT_EQ(failure<AgreedError>(words).substr(0, 8), "step 3: ");
   for (const nlohmann::json& line : lines("metrics.jsonl")) EXPECT_EQ(line.at("skipped"), true);
-  EXPECT_EQ(failure<AgreedError>(words, resumed()).substr(0, 8), "step 3: ") << "the two before its checkpoint count";
+  EXPECT_EQ(failure<AgreedError>(words, resumed()).substr(0, 8), "step 3: ")
+      << "the two steps before the checkpoint count";
 }
 
-TEST_F(TrainingLoopTest, ThatThePaddingRowIsTrainedIsSaidOnce) {
-  // The tokens are 0 to 49, repeated; the 40 first is an input of the third sample.
+TEST_F(TrainingLoopTest, TrainingThePaddingRowIsReportedOnce) {
+  // The tokens are 0 to 49, repeated; token 40 first occurs in the third sample.
   train({"model.pad_token_id=40"});
   const std::string line = "step 1 has the padding token, pad_token_id 40, 1 time in its inputs: ";
   ASSERT_TRUE(has(log, line)) << log;
   EXPECT_FALSE(has(log.substr(log.find(line) + line.size()), "has the padding token")) << log;
   run_dir = path("absent");
   train({"model.pad_token_id=60"});
-  EXPECT_FALSE(has(log, "padding")) << "it does not occur";
+  EXPECT_FALSE(has(log, "padding")) << "the padding token does not occur";
   run_dir = path("frozen");
   train({"model.pad_token_id=40", "model.freeze_padding_row=true"});
   EXPECT_FALSE(has(log, "has the padding token")) << log;

@@ -13,11 +13,11 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the loopback address of a family with the port of `other`, which may be of another family.
+/// Returns the loopback address of `family` with the port of `other`, whose family may differ.
 sockaddr_storage loopback(sa_family_t family, const sockaddr_storage& other = {}) {
   sockaddr_storage address{};
   address.ss_family = family;
-  auto& v4 = reinterpret_cast<sockaddr_in&>(address);  // both families have the port in the same bytes
+  auto& v4 = reinterpret_cast<sockaddr_in&>(address);  // both families store the port in the same bytes
   v4.sin_port = reinterpret_cast<const sockaddr_in&>(other).sin_port;
   if (family == AF_INET) v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (family == AF_INET6) reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_loopback;
@@ -29,7 +29,7 @@ void set_small_buffer(const Descriptor& socket) {
   EXPECT_EQ(::setsockopt(socket.number(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little), 0);
 }
 
-/// Returns a socket that listens on a port of this host, which `address` becomes.
+/// Returns a socket that listens on a port of this host. Sets `address` to that port.
 Descriptor listen_at(sockaddr_storage& address) {
   Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   set_small_buffer(socket);
@@ -41,7 +41,7 @@ Descriptor listen_at(sockaddr_storage& address) {
   return socket;
 }
 
-/// Sends `to` as much as has arrived, 1,000 bytes at most, and the end. Returns the number of bytes.
+/// Passes on to `to` the bytes that have arrived, at most 1,000, and the end. Returns their number.
 size_t relay(const Descriptor& from, const Descriptor& to) {
   char bytes[1000];
   const ssize_t here = ::recv(from.number(), bytes, sizeof bytes, MSG_DONTWAIT);
@@ -61,7 +61,7 @@ class Connections : public ::testing::Test {
  protected:
   using Lost = std::vector<std::pair<int, Loss>>;
 
-  /// Returns rank 7, which calls this address alone.
+  /// Returns rank 7, which calls only this address.
   std::unique_ptr<HostConnections> call(const sockaddr_storage& address) const {
     Invitation invitation = rank_0_->invitation();
     invitation.num_addresses = 1;
@@ -144,7 +144,7 @@ TEST_F(Connections, RankZeroHearsFromARankAndThroughItFromOthersOfItsHost) {
   }
 }
 
-// A relay between both ends hands over little at a time, and then nothing until the system takes no more.
+// A relay between both ends passes on few bytes at a time, then none until the system accepts no more.
 TEST_F(Connections, FramesThatTheSystemTakesInPartsArriveComplete) {
   sockaddr_storage between;
   const Descriptor listening = listen_at(between);
@@ -163,7 +163,7 @@ TEST_F(Connections, FramesThatTheSystemTakesInPartsArriveComplete) {
   };
   testing::wait_until([&] { return work_on(), caller->answers(0); });
   EXPECT_TRUE(caller->answers(0));
-  EXPECT_GT(num_relayed, 10 * 1000u) << "frames came in parts";
+  EXPECT_GT(num_relayed, 10 * 1000u) << "frames arrived in parts";
 
   while (!has_unsent(*rank_0_)) rank_0_->send_end();
   rank_0_->leave();
@@ -233,19 +233,19 @@ TEST_F(Connections, AConnectionThatIsCutIsMadeAgain) {
   }
 }
 
-TEST_F(Connections, AStrangerIsLetGoAndLearnsNothing) {
+TEST_F(Connections, AStrangerLearnsNothingAndIsDisconnected) {
   const Descriptor stranger = send_as_stranger(std::string(1000, 'x'));  // a nonce, and a frame that is not sealed
   EXPECT_TRUE(work(nullptr, std::chrono::milliseconds(200)).empty());
   rank_0_->send_end();
   rank_0_->leave();
-  EXPECT_TRUE(rank_0_->is_left()) << "nobody waits for a stranger";
+  EXPECT_TRUE(rank_0_->is_left()) << "rank 0 does not wait for a client that does not know the secret";
   EXPECT_TRUE(rank_0_->seen().empty());
   std::string learnt(1000, '\0');
   EXPECT_EQ(::recv(stranger.number(), learnt.data(), learnt.size(), MSG_DONTWAIT), 16) << "a nonce";
 }
 
 /// Accepts the first connection of a rank, as another program on rank 0's port may, and keeps the bytes it receives.
-TEST_F(Connections, WhoeverAnswersACallSeesNoSecret) {
+TEST_F(Connections, AnotherProgramThatAnswersACallSeesNoSecret) {
   sockaddr_storage there;
   const Descriptor other = listen_at(there);
   const auto caller = call(there);
@@ -276,7 +276,7 @@ TEST_F(Connections, WhoeverAnswersACallSeesNoSecret) {
   EXPECT_FALSE(rank_0_->answers(7));
 }
 
-// An end that sends back the bytes it receives shows the seals of a rank that knows the secret.
+// An end that sends back the bytes it receives shows valid seals, since they come from a rank with the secret.
 TEST_F(Connections, ARankDoesNotTakeItsOwnFramesForThoseOfRankZero) {
   sockaddr_storage there;
   const Descriptor mirror = listen_at(there);

@@ -13,7 +13,7 @@ TEST(FlatKeys, HaveTheOrderOfTheTextAndListsAsOneValue) {
       << "a map without keys has no values";
 }
 
-TEST(FlatKeys, OfTheOpenedListAreThoseOfItsItems) {
+TEST(FlatKeys, TheOpenedListGivesTheKeysOfItsItems) {
   const YamlValue document = yaml("data: {mixture: [{tokens: a, weight: 1}, {tokens: b}], other: [{c: 1}]}");
   EXPECT_EQ(flat_keys(document, "data.mixture"), (FlatKeys{{"data.mixture[0].tokens", "a"},
                                                            {"data.mixture[0].weight", "1"},

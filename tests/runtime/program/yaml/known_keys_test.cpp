@@ -35,25 +35,25 @@ TEST_F(KnownKeysTest, AreFoundWhateverTheEntryOfTheirList) {
   EXPECT_EQ(keys_.find("data.mixture[12].weight")->path, "data.mixture.weight");
   EXPECT_TRUE(keys_.has("data.mixture[0]", "weight"));
   EXPECT_FALSE(keys_.has("data.mixture[0]", "seed"));
-  EXPECT_FALSE(keys_.has("", "train.steps")) << "a key with a dot is none";
+  EXPECT_FALSE(keys_.has("", "train.steps")) << "a path with a dot is not one key";
   EXPECT_EQ(keys_.find("data.mixture[0"), nullptr);
 }
 
-TEST_F(KnownKeysTest, APathIsCompletedWhereOneKeyEndsSo) {
+TEST_F(KnownKeysTest, APathIsCompletedWhenOneKeyEndsWithIt) {
   EXPECT_EQ(keys_.complete("steps"), "train.steps");
   EXPECT_EQ(keys_.complete("memory.mode"), "train.memory.mode");
   EXPECT_EQ(keys_.complete("mixture[3].weight"), "data.mixture[3].weight");
-  EXPECT_EQ(keys_.complete("seed"), "seed") << "two keys end so";
+  EXPECT_EQ(keys_.complete("seed"), "seed") << "two keys end with seed";
   EXPECT_EQ(keys_.complete("train.mode"), "train.mode") << "its first word is a key";
   EXPECT_EQ(keys_.complete("zebra"), "zebra");
 }
 
-TEST_F(KnownKeysTest, AForeignWordGoesBeforeAMisspellingAndThatBeforeOtherMaps) {
+TEST_F(KnownKeysTest, ForeignWordsComeBeforeMisspellingsAndTheseBeforeOtherMaps) {
   EXPECT_EQ(keys_.suggestion("train", "iters"), "; here it is train.steps");
-  EXPECT_EQ(keys_.suggestion("train", "Max-Time"), "; here a run ends by itself") << "in any case, with any dash";
+  EXPECT_EQ(keys_.suggestion("train", "Max-Time"), "; here a run ends by itself") << "case and dashes do not matter";
   EXPECT_EQ(keys_.suggestion("train", "stpes"), "; did you mean \"steps\"?");
   EXPECT_EQ(keys_.suggestion("data", "steps"), "; did you mean \"train.steps\"?");
-  EXPECT_EQ(keys_.suggestion("train", "out"), "; here it is an option: --run-dir") << "a word of any map";
+  EXPECT_EQ(keys_.suggestion("train", "out"), "; here it is an option: --run-dir") << "this word is known in every map";
   EXPECT_EQ(keys_.suggestion("train", "zebra"), "");
 }
 

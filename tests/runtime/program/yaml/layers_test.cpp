@@ -58,7 +58,7 @@ TEST_F(Layers, AnOptionIsALayerOfItsKeyAlone) {
 
 TEST_F(Layers, NumbersInAPathAreIndices) {
   EXPECT_EQ(with_indices("data.mixture.0.weight"), "data.mixture[0].weight");
-  EXPECT_EQ(with_indices("0.a"), "0.a") << "but not at its beginning";
+  EXPECT_EQ(with_indices("0.a"), "0.a") << "a number at the beginning is a key";
   EXPECT_EQ(with_indices("a.1b"), "a.1b");
 }
 

@@ -22,14 +22,14 @@ TEST_F(ParseYaml, KeepsScalarsAsTextsAndWhetherTheyWereQuoted) {
   EXPECT_FALSE(root.find("a")->quoted);
   EXPECT_TRUE(root.find("b")->quoted && root.find("c")->quoted);
   EXPECT_EQ(root.find("d")->kind, YamlValue::Kind::Null);
-  EXPECT_EQ(root.find("e")->kind, YamlValue::Kind::Scalar) << "an empty text is not nothing";
+  EXPECT_EQ(root.find("e")->kind, YamlValue::Kind::Scalar) << "an empty string is not null";
 }
 
 TEST_F(ParseYaml, ValuesAndAliasesHaveTheirOwnLocations) {
   const YamlValue root = yaml("a: &x\n  b: [1, y]\nc: *x\n");
   EXPECT_EQ(root.find("a")->find("b")->items.at(1).location.text(), "r.yaml:2:10");
   EXPECT_EQ(flat_text(*root.find("c")), "{b: [1, y]}");
-  EXPECT_EQ(root.find("c")->location.text(), "r.yaml:3:4") << "where the alias stands";
+  EXPECT_EQ(root.find("c")->location.text(), "r.yaml:3:4") << "the location of the alias";
 }
 
 TEST_F(ParseYaml, AnEmptyTextIsNullWithALocation) {
@@ -47,7 +47,7 @@ TEST_F(ParseYaml, RefusesTheFirstListThatIsTooDeep) {
 
 TEST_F(ParseYaml, NamesTheKeyThatAppearsTwiceByItsPath) {
   EXPECT_EQ(parse_refusal("a:\n  b: {c: 1, c: 2}\n"), "r.yaml:2:13: a.b.c: appears twice, first in line 2: remove one");
-  EXPECT_EQ(parse_refusal("a: [{c: 1}, {c: 2}]\n"), "") << "keys of two maps";
+  EXPECT_EQ(parse_refusal("a: [{c: 1}, {c: 2}]\n"), "") << "the keys are in two maps";
 }
 
 TEST_F(ParseYaml, TakesTagsOfTheValuesOwnKindOnly) {

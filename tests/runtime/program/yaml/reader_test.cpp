@@ -84,18 +84,18 @@ TEST_F(ReaderTest, ReadsEachKindOfValue) {
   EXPECT_EQ(options.rate, 1e-3);
   EXPECT_TRUE(options.flag);
   EXPECT_EQ(options.word, "fast_path");
-  EXPECT_EQ(options.file, "/recipes/a.bin") << "from the folder of the file that names it";
+  EXPECT_EQ(options.file, "/recipes/a.bin") << "relative to the folder of the file that names it";
   EXPECT_EQ(options.limit, -1);
   EXPECT_EQ(options.pair, (std::array<double, 2>{0.1, 2}));
-  EXPECT_EQ(options.sizes, (std::map<std::string, int64_t>{{"tp", 2}})) << "a map replaces the one before";
+  EXPECT_EQ(options.sizes, (std::map<std::string, int64_t>{{"tp", 2}})) << "a map replaces the default map";
   ASSERT_EQ(options.items.size(), 2u);
-  EXPECT_EQ(options.items[0].weight, 7) << "as in the item that stands for what is left out";
+  EXPECT_EQ(options.items[0].weight, 7) << "the default item's weight";
   EXPECT_EQ(options.items[1].weight, 2);
   ASSERT_TRUE(options.extra);
   EXPECT_EQ(options.extra->weight, 1);
 }
 
-TEST_F(ReaderTest, AFolderIsTheSameWithASlashBehindIt) {
+TEST_F(ReaderTest, AFolderIsTheSameWithASlashAfterIt) {
   EXPECT_EQ(read("{count: 1, file: /data/x/}").file, "/data/x");
 }
 
@@ -137,7 +137,8 @@ TEST_F(ReaderTest, AnErrorOfAnItemHasTheItemsLocation) {
     return message<InputError>([&] { reader.fail_item("items", item, key, "is wrong"); });
   };
   EXPECT_EQ(failed(1, "weight"), "r.yaml:1:29: items[1].weight: is wrong");
-  EXPECT_EQ(failed(1, "name"), "r.yaml:1:20: items[1].name: is wrong") << "of the item, where its key is absent";
+  EXPECT_EQ(failed(1, "name"), "r.yaml:1:20: items[1].name: is wrong")
+      << "the item's location, because its key is absent";
   EXPECT_EQ(failed(0, ""), "r.yaml:1:9: items: is wrong");
 }
 

@@ -16,11 +16,12 @@ TEST(Suggestions, FindTheNearest) {
   EXPECT_EQ(nearest(std::string(1000, 's'), words), "");
 }
 
-TEST(Suggestions, OfTwoTakeTheOneWithFewerChanges) {
-  EXPECT_EQ(nearest("warmup_step", {"warmup_stop", "warmup_steps"}), "warmup_stop") << "of equals the first";
+TEST(Suggestions, TakeTheOneWithFewerChanges) {
+  EXPECT_EQ(nearest("warmup_step", {"warmup_stop", "warmup_steps"}), "warmup_stop")
+      << "the first of two with equal changes";
   EXPECT_EQ(nearest("warmup_step", {"warmup_stops", "warmup_steps"}), "warmup_steps");
-  EXPECT_EQ(nearest("ab", {"ba"}), "ba") << "two letters that are swapped are one change";
-  EXPECT_EQ(nearest("ab", {"cd"}), "") << "and two changes are too many for so short a word";
+  EXPECT_EQ(nearest("ab", {"ba"}), "ba") << "swapping two letters is one change";
+  EXPECT_EQ(nearest("ab", {"cd"}), "") << "two changes are too many for so short a word";
 }
 
 }  // namespace

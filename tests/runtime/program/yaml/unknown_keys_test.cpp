@@ -34,7 +34,7 @@ TEST_F(UnknownKeys, AreFoundInMapsAndInEntriesOfLists) {
   EXPECT_EQ(unknown_in("train: {stpes: 3}"), "r.yaml:1:9: train.stpes: unknown key; did you mean \"steps\"?");
   EXPECT_EQ(unknown_in("mixture: [{weight: 1}, {wieght: 1}]"),
             "r.yaml:1:25: mixture[1].wieght: unknown key; did you mean \"weight\"?");
-  EXPECT_EQ(unknown_in("train: {steps: {a: 1}}"), "") << "the reader says that a map is no number";
+  EXPECT_EQ(unknown_in("train: {steps: {a: 1}}"), "") << "the reader reports a map where a number is needed";
 }
 
 TEST_F(UnknownKeys, AnAxisIsNamedOnlyWhereItIsAForeignWord) {
@@ -47,10 +47,10 @@ TEST_F(UnknownKeys, AForeignMapIsAnsweredKeyByKeyAndNamedWhereAKeyHasNoAnswer) {
   EXPECT_EQ(unknown_in("training: {lr: 1, zebra: 2}"),
             "2 unknown keys:\n  r.yaml:1:1: training: here it is train\n  r.yaml:1:12: training.lr: here it is rate");
   EXPECT_EQ(unknown_in("trian: {zebra: 1, lion: 2}"), "r.yaml:1:1: trian: unknown key; did you mean \"train\"?")
-      << "a misspelt map is one unknown key";
+      << "a misspelt map counts as one unknown key";
 }
 
-TEST_F(UnknownKeys, ThatAnOptionNamesAreNotRepeated) {
+TEST_F(UnknownKeys, TheKeyOfAnOptionIsNotRepeated) {
   auto source = std::make_shared<YamlSource>();
   source->name = "--set train.stpes=3";
   source->is_file = false;

@@ -25,7 +25,7 @@ class MergeYaml : public ::testing::Test {
 TEST_F(MergeYaml, MapsMergeKeyByKeyAndOtherValuesReplace) {
   EXPECT_EQ(merged("a: {x: 1, y: 2}\nb: [1, 2]", "a: {y: 3, z: 4}\nb: [5]\nc: 6"),
             "{a: {x: 1, y: 3, z: 4}, b: [5], c: 6}");
-  EXPECT_EQ(merged("a: {x: 1}", "a: null"), "{a: none}") << "a null too";
+  EXPECT_EQ(merged("a: {x: 1}", "a: null"), "{a: none}") << "null replaces too";
   EXPECT_EQ(merged("a: 1", "a: {x: 1}"), "{a: {x: 1}}");
 }
 

@@ -7,7 +7,7 @@
 
 namespace meshtrain::testing {
 
-/// Returns the value of `text`, as a file r.yaml in the folder /recipes has it.
+/// Returns the value of `text`, parsed as a file /recipes/r.yaml.
 inline YamlValue yaml(const std::string& text) {
   auto source = std::make_shared<YamlSource>();
   source->name = "r.yaml";

@@ -52,7 +52,7 @@ TEST_F(PrepareChat, CountsEachReason) {
                                            "{\"messages\": [{\"role\": \"a\"}, 2]}\n{\"messages\": []}\n");
   EXPECT_EQ(counts.bad, 5);
   EXPECT_EQ(counts.bad_reasons, (std::map<std::string, int64_t>{{"not valid JSON", 2},
-                                                                {"messages[N] is no object with a \"role\"", 2},
+                                                                {"messages[N] is not an object with a \"role\"", 2},
                                                                 {"the list of messages is empty", 1}}));
 }
 

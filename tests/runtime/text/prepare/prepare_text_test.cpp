@@ -216,11 +216,11 @@ TEST_F(PrepareText, RefusesWhatADownloadLeft) {
     EXPECT_TRUE(has(refusal(name, pointer), "it is a pointer of Git LFS")) << name;
   }
   const std::string page = "<!doctype html>\n<html><body>Sign in</body></html>\n";
-  EXPECT_TRUE(has(refusal("a.jsonl", page), "a.jsonl is no text: it is a page of HTML: download it again"));
+  EXPECT_TRUE(has(refusal("a.jsonl", page), "a.jsonl is not text: it is a page of HTML: download it again"));
   EXPECT_TRUE(has(refusal("a.jsonl.gz", page), "it is a page of HTML, not the file itself: download it again"));
-  EXPECT_TRUE(has(refusal("a.parquet", page), "it is no Parquet file: it is a page of HTML"));
+  EXPECT_TRUE(has(refusal("a.parquet", page), "it is not a Parquet file: it is a page of HTML"));
   EXPECT_TRUE(has(refusal("a.txt", "<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code></Error>"),
-                  "a.txt is no text: it is a server's error message: download it again"));
+                  "a.txt is not text: it is a server's error message: download it again"));
   EXPECT_TRUE(has(refusal("a.jsonl.zst", ""), "it is an empty file: download it again"));
   for (const char* name : {"a.txt.part", "a.jsonl.incomplete", "a.crdownload"}) {
     EXPECT_TRUE(has(refusal(name, "half a te"), "is of a download that has not ended")) << name;
@@ -244,7 +244,7 @@ TEST_F(PrepareText, RefusesWhatIsNoText) {
   const auto refusal = [&](const std::string& name, const std::string& bytes) {
     file(name, bytes);
     const std::string text = message<InputError>([&] { prepare_text(tokenizer_, options_); });
-    EXPECT_TRUE(has(text, name + " is no text: ")) << text;
+    EXPECT_TRUE(has(text, name + " is not text: ")) << text;
     EXPECT_FALSE(std::filesystem::exists(options_.output));
     std::filesystem::remove(scratch_.path() / "text" / name);
     return text;

@@ -281,7 +281,7 @@ TEST_F(PackedRecipe, IsNoStreamWithoutASidecarEither) {
 }
 
 TEST_F(PackedRecipe, TakesTheLayoutOfTheSidecar) {
-  recipe_.data.layout = recipe_.evaluate.layout = SampleLayout::Stream;  // of files of Megatron
+  recipe_.data.layout = recipe_.evaluate.layout = SampleLayout::Stream;  // as in Megatron's files
   const std::string file = tokens_.string() + ".json";
   EXPECT_EQ(lines_of(recipe_, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as stream, but " +
                                              file + " says records: set data.layout: records");

@@ -23,7 +23,7 @@ TEST(UpdateRule, AGroupOfMatricesIsUpdatedByElement) {
   EXPECT_EQ(rule_of(head, options).rate, 1);
   options.groups = {{.pattern = "head.*", .by_element = true}};
   EXPECT_FALSE(rule_of(head, options).whole_matrix);
-  EXPECT_EQ(rule_of(head, options).rate, 2) << "adamw_learning_rate over learning_rate";
+  EXPECT_EQ(rule_of(head, options).rate, 2) << "adamw_learning_rate / learning_rate";
 }
 
 TEST(UpdateRule, AFactorOfNoLearningRateIsAnError) {

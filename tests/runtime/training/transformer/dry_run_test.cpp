@@ -20,8 +20,8 @@ Group dry_world(int rank, int size) {
   return Group(dry_run_backend(rank, size), "world", ranks, "rank " + std::to_string(rank));
 }
 
-/// Returns options for Llama-3-8B with 8 of its layers in bf16, by ring attention and sequence parallel. `mode`: a word
-/// of parallel.fsdp.mode; shards are cut over dp x cp.
+/// Returns options for 8 layers of Llama-3-8B in bf16, with ring attention and sequence parallel. `mode`: a value of
+/// parallel.fsdp.mode; shards are cut over dp x cp.
 TrainingOptions large_model(const MeshLayout& layout, const std::string& mode = "no_shard") {
   TrainingOptions options = testing::small_model();
   ModelShape& shape = options.shape;
