@@ -89,3 +89,12 @@ function(meshtrain_opens_plugins target)
   target_link_options(${target} PRIVATE
     "LINKER:--whole-archive,$<TARGET_FILE:meshtrain_mesh>,$<TARGET_FILE:meshtrain_device>,--no-whole-archive")
 endfunction()
+
+# meshtrain_holds_operators(TARGET): links the operators into a program that calls them by name alone: the linker would
+# leave out the files that define them.
+function(meshtrain_holds_operators target)
+  foreach(room model optimizer trainer)
+    target_link_options(${target} PRIVATE
+      "LINKER:--whole-archive,$<TARGET_FILE:meshtrain_${room}>,--no-whole-archive")
+  endforeach()
+endfunction()

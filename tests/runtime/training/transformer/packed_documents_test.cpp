@@ -162,7 +162,7 @@ TEST(PackedDocuments, ComputeWhatEachComputesAlone) {
   for (const char* family : {"llama", "qwen3"}) {
     for (const bool counted : {true, false}) {
       const TrainingOptions options = packed_options(family);
-      const Listed samples = packed_samples(packed(counted ? "counted" : "ignored"));
+      const Listed samples = packed_samples(packed(counted));
       const int64_t num_counted = 4 * kS - (counted ? 0 : num_boundaries);
       EXPECT_EQ(read_step(samples, options.batch, one_rank(), SequenceLayout::whole(kS), 0).num_counted, num_counted);
       Result together, undivided;
