@@ -288,7 +288,7 @@ TEST(ChatTokens, RefusesTurnsThatCannotBeToldApart) {
   const Conversation conversation = parse_conversation(kTwoTurns);
   const std::string error =
       message<InputError>([&] { tokenize_chat(chat, *tokenizer, conversation, LossOn::Assistant); });
-  EXPECT_TRUE(has(error, "no prefix of the whole") && has(error, "--loss all")) << error;
+  EXPECT_TRUE(has(error, "not a prefix of the complete") && has(error, "--loss all")) << error;
   EXPECT_EQ(tokenize_chat(chat, *tokenizer, conversation, LossOn::All).ids.size(), 1U + 4 * 6);
 }
 
