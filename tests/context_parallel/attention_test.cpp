@@ -347,7 +347,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   expect_refused("batch or head dim", q, tensor(1, 2, 12, 8), tensor(1, 2, 12, 8), layout);
   expect_refused("batch or head dim", q, tensor(2, 2, 12, 4), tensor(2, 2, 12, 4), layout);
   expect_refused("local part of the sequence", tensor(2, 4, 11, 8), k, k, layout);
-  expect_refused("no multiple", q, tensor(2, 3, 12, 8), tensor(2, 3, 12, 8), layout);
+  expect_refused("not a multiple", q, tensor(2, 3, 12, 8), tensor(2, 3, 12, 8), layout);
   expect_refused("dtypes differ", q, k, k.to(at::kDouble), layout);
   expect_refused("documents for 1 sequences, the batch has 2", q, k, k, layout.with_documents({{3}}));
   for (const AttentionRule& rule : {AttentionRule{kScale, -1}, AttentionRule{kScale, 0, -1.0}}) {
