@@ -227,6 +227,8 @@ TEST(Saving, RefusesASmallerModel) {
   EXPECT_EQ(message<InputError>([&] { resume(smaller.trainer(), folder.folder()); }),
             folder.step(1).string() + " has 1 parameter that the model does not have: bias: resume it with the model " +
                 "that saved it, or choose another folder");
+  EXPECT_THROW(save(smaller.trainer(), {.step = 2}, folder.folder()), InputError)
+      << "the refused folder is another run's";
   EXPECT_TRUE(resume(stateless.trainer(), folder.folder())) << "state that an optimizer does not need";
 }
 

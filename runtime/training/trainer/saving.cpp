@@ -123,13 +123,17 @@ std::optional<TrainingState> resume(Trainer& trainer, const std::filesystem::pat
   agree(world, [&] {
     if (world.rank() != 0) return;
     const CheckpointFolder checkpoints(folder);
-    for (const std::string& id : checkpoints.owners()) trainer.runs().ids.insert(id);
     const std::vector<int64_t> steps = checkpoints.steps();
-    if (steps.empty()) return warn_of_abandoned(checkpoints);
-    newest = checkpoints.step(steps.back()).string();
-    manifest = read_manifest(newest);
-    check_parameters(newest, manifest, trainer.index());
-    trainer.runs().resumed = newest;
+    if (steps.empty()) {
+      warn_of_abandoned(checkpoints);
+    } else {
+      newest = checkpoints.step(steps.back()).string();
+      manifest = read_manifest(newest);
+      check_parameters(newest, manifest, trainer.index());
+      trainer.runs().resumed = newest;
+    }
+    for (const std::string& id : checkpoints.owners())
+      trainer.runs().ids.insert(id);  // not of a folder that is refused
   });
   newest = broadcast_text(world, newest);
   if (newest.empty()) return std::nullopt;
