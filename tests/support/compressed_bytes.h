@@ -4,8 +4,12 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <filesystem>
 #include <random>
 #include <string>
+
+#include "tests/support/files.h"
+#include "tests/support/scratch.h"
 
 namespace meshtrain::testing {
 
@@ -30,6 +34,21 @@ inline std::string zstd(const std::string& text) {
   out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
   return out;
 }
+
+/// Tests of compressed files, once for each ending: ".gz" and ".zst".
+class CompressedFiles : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string ending() const { return GetParam(); }
+  std::string packed(const std::string& text) const { return ending() == ".gz" ? gzip(text) : zstd(text); }
+  /// Writes a file of these bytes, called `name` and the ending. Returns its path.
+  std::filesystem::path file(const std::string& name, const std::string& bytes) const {
+    write_file(scratch_.path() / (name + ending()), bytes);
+    return scratch_.path() / (name + ending());
+  }
+
+ private:
+  ScratchFolder scratch_;
+};
 
 /// Returns text that compresses to about half.
 inline std::string long_text(size_t bytes) {

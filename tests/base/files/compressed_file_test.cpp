@@ -13,15 +13,8 @@
 namespace meshtrain::testing {
 namespace {
 
-class CompressedFileTest : public ::testing::TestWithParam<const char*> {
+class CompressedFileTest : public CompressedFiles {
  protected:
-  std::string ending() const { return GetParam(); }
-  std::string packed(const std::string& text) const { return ending() == ".gz" ? gzip(text) : zstd(text); }
-  std::filesystem::path file(const std::string& name, const std::string& bytes) const {
-    write_file(scratch_.path() / (name + ending()), bytes);
-    return scratch_.path() / (name + ending());
-  }
-
   /// Returns the contents of the file, read in pieces of `count` bytes.
   static std::string content_of(const std::filesystem::path& path, size_t count = 100'000) {
     CompressedFile compressed(path);
@@ -34,8 +27,6 @@ class CompressedFileTest : public ::testing::TestWithParam<const char*> {
   static std::string refusal(const std::filesystem::path& path) {
     return message<InputError>([&] { content_of(path); });
   }
-
-  ScratchFolder scratch_;
 };
 
 TEST_P(CompressedFileTest, GivesWhatWasCompressed) {

@@ -7,30 +7,17 @@
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_lines.h"
 #include "tests/support/compressed_bytes.h"
-#include "tests/support/files.h"
 #include "tests/support/messages.h"
-#include "tests/support/scratch.h"
 
 namespace meshtrain {
 namespace {
 
-using testing::gzip;
 using testing::has;
 using testing::long_text;
 using testing::message;
-using testing::ScratchFolder;
-using testing::write_file;
-using testing::zstd;
 
-class CompressedText : public ::testing::TestWithParam<const char*> {
+class CompressedText : public testing::CompressedFiles {
  protected:
-  std::string ending() const { return GetParam(); }
-  std::string packed(const std::string& text) const { return ending() == ".gz" ? gzip(text) : zstd(text); }
-  std::filesystem::path file(const std::string& name, const std::string& bytes) const {
-    write_file(scratch_.path() / (name + ending()), bytes);
-    return scratch_.path() / (name + ending());
-  }
-
   struct Read {
     std::vector<std::string> documents;
     int64_t bytes = 0;
@@ -48,8 +35,6 @@ class CompressedText : public ::testing::TestWithParam<const char*> {
     }
     return read;
   }
-
-  ScratchFolder scratch_;
 };
 
 TEST_P(CompressedText, HasDocuments) {
