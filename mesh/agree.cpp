@@ -21,6 +21,16 @@ std::string broadcast_text(const Group& world, const std::string& text, int root
 
 }  // namespace
 
+bool is_agreed(const std::exception& error) {
+  return dynamic_cast<const InputError*>(&error) != nullptr || dynamic_cast<const AgreedError*>(&error) != nullptr;
+}
+
+std::optional<std::chrono::milliseconds> agreement_limit(const std::exception& error, std::chrono::milliseconds limit) {
+  const bool is_input = dynamic_cast<const InputError*>(&error) != nullptr;
+  const bool is_certain = dynamic_cast<const AgreedInputError*>(&error) != nullptr;
+  return is_input && !is_certain ? std::optional(limit) : std::nullopt;
+}
+
 std::string broadcast_text(const Group& world, const std::string& text) {
   return broadcast_text(world, text, 0);
 }

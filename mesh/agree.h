@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
+#include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -21,6 +24,15 @@ class AgreedInputError : public InputError {
  public:
   using InputError::InputError;
 };
+
+/// Returns whether `error` is one that every rank may throw alike: an InputError or an AgreedError. Any other is its
+/// rank's own.
+bool is_agreed(const std::exception& error);
+
+/// Returns how long to wait for the other ranks to fail alike: `limit` for an InputError, which may be of a file or a
+/// variable that this rank alone sees; without a limit for errors that all ranks throw for certain.
+std::optional<std::chrono::milliseconds> agreement_limit(const std::exception& error,
+                                                         std::chrono::milliseconds limit = std::chrono::seconds(10));
 
 /// Runs `action` on every rank of `world`. When it throws on any of them, all ranks throw the error of the lowest rank
 /// that failed: AgreedInputError with its message, or AgreedError with its coordinate and message. So no rank continues

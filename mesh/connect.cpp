@@ -1,9 +1,7 @@
 #include "mesh/connect.h"
 
-#include <chrono>
 #include <cstdio>
 #include <numeric>
-#include <optional>
 
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/launcher.h"
@@ -25,16 +23,13 @@ Group connect_ranks() {
 }
 
 int run_on_ranks(const std::function<int(const Group& ranks)>& body) {
-  constexpr std::chrono::seconds kPatience(10);  // an InputError may be of a file that this rank alone sees
   Group ranks;
   try {
     ranks = connect_ranks();
     return body(ranks);
   } catch (const std::exception& error) {
     const bool is_refusal = dynamic_cast<const InputError*>(&error) != nullptr;
-    const bool is_agreed = is_refusal || dynamic_cast<const AgreedError*>(&error) != nullptr;
-    const bool is_alone =
-        ranks.size() > 1 && !(is_agreed && meet_at_end(is_refusal ? std::optional(kPatience) : std::nullopt));
+    const bool is_alone = ranks.size() > 1 && !(is_agreed(error) && meet_at_end(agreement_limit(error)));
     const std::string place = is_alone ? ranks.coordinate_text() + ": " : "";
     if (is_alone || ranks.rank() == 0)
       std::fprintf(stderr, "meshtrain: %s%s\n", place.c_str(), message_of(error).c_str());

@@ -42,6 +42,16 @@ TEST(Agree, TheLowestFailingRankSpeaks) {
   }
 }
 
+TEST(Agree, OnlyARanksOwnInputErrorWaitsWithALimit) {
+  EXPECT_TRUE(is_agreed(InputError("no such file")));
+  EXPECT_TRUE(is_agreed(AgreedError("disk full")));
+  EXPECT_FALSE(is_agreed(std::runtime_error("disk full")));
+  EXPECT_EQ(agreement_limit(InputError("no such file")), std::chrono::seconds(10));
+  EXPECT_EQ(agreement_limit(InputError("no such file"), std::chrono::seconds(1)), std::chrono::seconds(1));
+  EXPECT_EQ(agreement_limit(AgreedInputError("no such file")), std::nullopt);
+  EXPECT_EQ(agreement_limit(AgreedError("disk full")), std::nullopt);
+}
+
 TEST(Agree, TextOfRankZeroReachesAll) {
   EXPECT_EQ(broadcast_text(world(), world().rank() == 0 ? "mesh: {dp: 2}\n" : ""), "mesh: {dp: 2}\n");
   EXPECT_EQ(broadcast_text(world(), ""), "");

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <optional>
 
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
@@ -29,17 +28,6 @@ std::string one_message(std::string text) {
     if ((c < 0x20 || c == 0x7f) && text.compare(i, 3, "\n  ") != 0) text[i] = ' ';
   }
   return text;
-}
-
-bool is_agreed(const std::exception& error) {
-  return dynamic_cast<const InputError*>(&error) != nullptr || dynamic_cast<const AgreedError*>(&error) != nullptr;
-}
-
-/// How long a rank whose input is wrong waits for the others to find the same: the error may be of a file or a variable
-/// that this rank alone sees. Nothing for errors that all ranks throw for certain, whenever they have cleaned up.
-std::optional<std::chrono::milliseconds> limit_of(const InputError& error) {
-  if (dynamic_cast<const AgreedInputError*>(&error) != nullptr) return std::nullopt;
-  return std::chrono::milliseconds(silence_limit()) / 3;  // 10 s
 }
 
 /// Appends a failure to the events of the run. `rank`: the one that fails; -1: all alike.
@@ -90,7 +78,8 @@ int run_on_all_ranks(const Group& world, const std::function<int()>& body) {
     return status;
   } catch (const InputError& error) {
     report_failure(world, error);
-    if (meet_at_end(limit_of(error))) return describe_failure(error, "").status;
+    if (meet_at_end(agreement_limit(error, std::chrono::milliseconds(silence_limit()) / 3)))
+      return describe_failure(error, "").status;
     Watch::excuse();
     print_failure({world.coordinate_text() + " alone: " + describe_failure(error, "").message});
     abort_mpi(describe_failure(error, "").status);

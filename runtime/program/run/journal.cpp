@@ -15,6 +15,7 @@
 #include "runtime/program/telemetry/events.h"
 #include "runtime/program/telemetry/log.h"
 #include "runtime/training/checkpoint/checkpoint_folder.h"
+#include "runtime/training/optimizer/optimizer.h"
 
 namespace meshtrain {
 namespace {
@@ -26,8 +27,8 @@ std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) 
   if (optimizer.learning_rate == 0) {
     warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
   }
-  if (optimizer.name != "sgd" && optimizer.betas[1] > 0.99 && plan.optimizer.state_dtype == at::kBFloat16 &&
-      !plan.rounding_seed) {
+  if (optimizer_traits(optimizer.name).second_moments && optimizer.betas[1] > 0.99 &&
+      plan.optimizer.state_dtype == at::kBFloat16 && !plan.rounding_seed) {
     warnings.push_back(fmt::format(
         "warning: optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
         "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99",

@@ -61,9 +61,11 @@ std::vector<Registered>& registry() {
   const auto velocity = [](const auto& options, const auto&) { return options.momentum > 0; };
   const auto by_rule = [](const auto& options, const auto& of) { return rule_of(of, options).whole_matrix ? 1 : 2; };
   static std::vector<Registered> all = {
-      registered<AdamW>("adamw", {.state_elements = moments, .rounds_stochastically = true}),
+      registered<AdamW>(
+          "adamw",
+          {.state_elements = moments, .rounds_stochastically = true, .on_device = true, .second_moments = true}),
       registered<Sgd>("sgd", {.state_elements = velocity, .rounds_stochastically = true}),
-      registered<Muon>("muon", {.state_elements = by_rule, .by_element = false})};
+      registered<Muon>("muon", {.state_elements = by_rule, .by_element = false, .second_moments = true})};
   return all;
 }
 

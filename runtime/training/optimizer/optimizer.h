@@ -86,6 +86,8 @@ struct OptimizerTraits {
   std::function<int64_t(const OptimizerOptions& options, const Parameter& parameter)> state_elements;
   bool by_element = true;              ///< updates each element by itself; a plan then simulates only some layers
   bool rounds_stochastically = false;  ///< uses the factory's `rounding`
+  bool on_device = false;              ///< the host takes no part in updates, so that a step can be a recorded graph
+  bool second_moments = false;         ///< keeps averages of squares that decay by betas[1]
 };
 
 /// Registers an optimizer under a name for OptimizerOptions::name and recipes. Call it on every rank, before the first

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "mesh/device/device_transfer.h"
+#include "runtime/training/optimizer/optimizer.h"
 
 namespace meshtrain {
 namespace {
@@ -20,7 +21,9 @@ StepGraph::StepGraph(std::unique_ptr<DeviceGraph> graph, Step step)
 std::string StepGraph::hindrance(const TrainerOptions& options, at::Device device, bool can_record) {
   if (!device.is_cuda()) return "there is none on the CPU";
   if (!can_record) return "ranks communicate through the host";
-  if (options.optimizer.name != "adamw") return "the host takes part in the updates of " + options.optimizer.name;
+  if (!optimizer_traits(options.optimizer.name).on_device) {
+    return "the host takes part in the updates of " + options.optimizer.name;
+  }
   if (options.rounding_seed) return "the host takes part in stochastic rounding";
   return "";
 }
