@@ -46,7 +46,7 @@ class Session {
   void say(const std::string& line) const;
 
   std::optional<Progress> start_{std::in_place, "start of the run"};  // until announce() is done
-  const Group& world_;
+  const Group world_;
   RunOptions options_;
   Preparation prepared_;
   const Recipe& recipe_ = prepared_.recipe;
