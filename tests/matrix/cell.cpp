@@ -338,7 +338,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   if (cell.variant.optimizer == "muon") recipe.optimizer.momentum = 0.95;
   if (cell.variant.groups) recipe.optimizer.groups = {{"*norm.weight", 3, 0}, {"*.layers.1.*", 0.5, 0.3}};
   recipe.optimizer.learning_rate = cell.variant.optimizer == "sgd" ? 0.1 : 1e-3;
-  recipe.optimizer.eps = std::max(1e-8, least_eps(cell.variant.precision));
+  recipe.optimizer.eps = least_eps(cell.variant.precision);
   recipe.optimizer.weight_decay = 0.1;
   recipe.optimizer.decay = cell.variant.tied ? Decayed::All : Decayed::Matrices;
   return recipe;

@@ -90,8 +90,8 @@ TEST_F(Verify, ComparesAMeshWithOneRank) {
   EXPECT_EQ(ending.err, "");
   for (const char* part :
        {"tiny.yaml: mesh dp=2,cp=1,tp=2 against one rank\n", "made, as there is no ",
-        "2 steps of 8 samples of 16 tokens", "(the recipe's: 1e-05)", "fp64 (the recipe's: fp32) on cpu",
-        "sequence parallel on", "4 ranks             1 rank", "\n  worst gradient ",
+        "2 steps of 8 samples of 16 tokens", "(the recipe's: 1e-05)", "eps 1e-07 (the recipe's: 1e-08)",
+        "fp64 (the recipe's: fp32) on cpu", "sequence parallel on", "4 ranks             1 rank", "\n  worst gradient ",
         "\nequal: loss, gradient norm, 14 gradients and 14 weight updates are within their bounds\n"}) {
     EXPECT_TRUE(has(ending.out, part)) << part << " is missing in\n" << ending.out;
   }

@@ -230,7 +230,7 @@ double value_tolerance(const std::string& precision) {
 }
 
 double least_eps(const std::string& precision) {
-  return precision == "fp64" ? 0 : precision == "fp32" ? 1e-5 : 1e-3;
+  return precision == "fp64" ? 1e-7 : precision == "fp32" ? 1e-5 : 1e-3;
 }
 
 std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
