@@ -66,8 +66,10 @@ TEST(ActivationMemory, FallsWithTheContextRanks) {
   const double alone = whole.item<double>();
   for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {
     const double share = static_cast<double>(peak_activations(long_recipe(algorithm, cp), mesh)) / alone;
-    EXPECT_LT(share, 1.05 / static_cast<double>(cp)) << algorithm;
-    EXPECT_GT(share, 0.95 / static_cast<double>(cp)) << algorithm << ": what is measured is not the activations";
+    // Under Ulysses each rank has the complete sequence of the only KV head.
+    const double most = algorithm == std::string("ulysses") ? 1.06 : 1.001;
+    EXPECT_LT(share, most / static_cast<double>(cp)) << algorithm;
+    EXPECT_GT(share, 0.999 / static_cast<double>(cp)) << algorithm << ": what is measured is not the activations";
   }
 }
 
