@@ -368,7 +368,7 @@ void report_run(const fs::path& at) {
 }
 
 FuzzedReader metrics_lines(const fs::path& folder) {
-  write_file(folder / "plan.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
+  write_file(folder / "decisions.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
   std::string lines;
   for (int step = 1; step <= 12; ++step) {
     const std::string n = std::to_string(step);
@@ -433,13 +433,13 @@ FuzzedReader goodput(const fs::path& folder) {
 
 FuzzedReader hosts(const fs::path& folder) {
   write_file(folder / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
-  write_file(folder / "plan.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
+  write_file(folder / "decisions.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
   return {{R"({"hosts":["a","a","b","b"]})"}, "hosts.json", damaged_text, report_run, 500};
 }
 
 FuzzedReader plan(const fs::path& folder) {
   write_file(folder / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
-  return {{"mesh:\n  dp: 2\n  cp: 1\n  tp: 2\nfsdp:\n  axes: [dp]\n"}, "plan.yaml", damaged_text, report_run, 500};
+  return {{"mesh:\n  dp: 2\n  cp: 1\n  tp: 2\nfsdp:\n  axes: [dp]\n"}, "decisions.yaml", damaged_text, report_run, 500};
 }
 
 }  // namespace

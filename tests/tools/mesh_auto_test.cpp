@@ -25,7 +25,7 @@ TEST_F(MeshAuto, MeasuresTheMachineAndTakesAMesh) {
   EXPECT_TRUE(has(ending.out, "--mesh auto: dp=") && has(ending.out, ", the fastest of 3 meshes by the plan: "))
       << ending.out;
   EXPECT_EQ(metrics().size(), 4u);
-  std::ifstream file(run_dir / "plan.yaml");
+  std::ifstream file(run_dir / "decisions.yaml");
   std::stringstream plan;
   plan << file.rdbuf();
   EXPECT_TRUE(has(plan.str(), "mesh:")) << plan.str();

@@ -24,7 +24,7 @@ RunPlan resolve(const Recipe& recipe, const MeshLayout& layout);
 /// Returns `recipe` with the sizes and the order of `layout` as its mesh.
 Recipe on_mesh(Recipe recipe, const MeshLayout& layout);
 
-/// Returns the plan as YAML, which `train --check` prints and RUN_DIR/plan.yaml keeps.
+/// Returns the plan as YAML, which `train --check` prints and RUN_DIR/decisions.yaml keeps.
 std::string to_yaml(const RunPlan& plan);
 
 /// Returns the dtype of a precision: "fp32" -> at::kFloat, ...; for a mixed precision the dtype in which parameters are

@@ -48,7 +48,7 @@ PlanLine line_of(const std::string& label, const PlannedStep::Pair& pair, ValueU
 PlannedStep parse_planned_step(const std::string& file, const std::string& text) {
   const json object = parse_json_object(file, text);
   const json planned = object.value("planned", json::object()), measured = object.value("measured", json::object());
-  if (!planned.is_object() || !measured.is_object()) throw InputError(file + " is not the plan of a run");
+  if (!planned.is_object() || !measured.is_object()) throw InputError(file + " is not the forecast of a run");
   PlannedStep step;
   step.rank = static_cast<int64_t>(optional_number_in(object, "rank").value_or(0));
   step.memory = {optional_number_in(planned, "memory_bytes"), optional_number_in(measured, "memory_bytes")};

@@ -10,7 +10,7 @@
 
 namespace meshtrain {
 
-/// A step as a run's plan.json has it: what was planned for a rank, and what its first steps were.
+/// A step as forecast.json has it: what was planned for a rank, and what its first steps were.
 struct PlannedStep {
   /// A quantity; none where it is not known.
   struct Pair {
@@ -27,7 +27,7 @@ struct PlannedStep {
   bool operator==(const PlannedStep&) const = default;
 };
 
-/// Parses the text of a plan.json. Throws InputError that names `file`.
+/// Parses the text of a forecast.json. Throws InputError that names `file`.
 PlannedStep parse_planned_step(const std::string& file, const std::string& text);
 
 /// A line of a comparison: {"sent in a step", "1.9 MiB", "1.9 MiB", "0 %"}.

@@ -42,15 +42,6 @@ std::string in_run(const std::filesystem::path& checkpoint) {
   return (checkpoint.parent_path().filename() / checkpoint.filename()).string();
 }
 
-/// Renames the log of a run that an older version began.
-void take_over_log(const RunDirectory& directory) {
-  std::error_code error;
-  const std::filesystem::path older = directory.folder() / "log.txt";
-  if (std::filesystem::is_regular_file(older, error) && !std::filesystem::exists(directory.log(), error)) {
-    std::filesystem::rename(older, directory.log(), error);
-  }
-}
-
 }  // namespace
 
 Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
@@ -63,10 +54,10 @@ Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<st
       last_step_(last_step),
       metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.loss_scale.has_value())),
       goodput_(directory_->goodput(), plan.layout.size(), plan.layout.describe(), last_step, metrics_.cut_steps()) {
+  directory_->rename_older_files();
   directory_->write(to_yaml(recipe_), to_yaml(plan_), hosts);
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   try {
-    take_over_log(*directory_);
     open_log(directory_->log());
   } catch (const std::exception& error) {
     warn("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());

@@ -44,7 +44,7 @@ void Session::open_trainer(const ReplicaMap& replicas) {
     if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps) {
       prediction_ =
           std::make_unique<Prediction>(prepared_.forecast->step, mesh_, prepared_.request.hosts.ranks_per_host,
-                                       computing_.peak, RunDirectory::step_plan_of(folder_));
+                                       computing_.peak, RunDirectory::forecast_of(folder_));
     }
     trainer_ = std::make_unique<TransformerTrainer>(plan_, mesh_, computing_.device, replicas, resumes_);
     if (mesh_.rank() != 0) return;

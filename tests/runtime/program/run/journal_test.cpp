@@ -22,10 +22,10 @@ class JournalTest : public RunFolder {
   }
 };
 
-TEST_F(JournalTest, KeepsTheRecipeAndThePlanAsTheyRun) {
+TEST_F(JournalTest, KeepsTheRecipeAndTheDecisionsAsTheyRun) {
   const Journal journal = open({"train.seed=7"});
   EXPECT_TRUE(has(content(run_dir / "recipe.yaml"), "\n  seed: 7\n"));
-  EXPECT_TRUE(has(content(run_dir / "plan.yaml"), "mesh:\n"));
+  EXPECT_TRUE(has(content(run_dir / "decisions.yaml"), "mesh:\n"));
   EXPECT_EQ(content(run_dir / "hosts.json"), "{\"hosts\":[\"one\"]}\n");
 }
 
@@ -105,11 +105,18 @@ TEST_F(JournalTest, AnEventThatCannotBeWrittenIsAWarning) {
   EXPECT_TRUE(has(console(), " warning: cannot write " + (run_dir / "events.jsonl").string() + ": ")) << console();
 }
 
-TEST_F(JournalTest, TakesOverTheLogOfAnOlderVersion) {
+TEST_F(JournalTest, TakesOverTheFilesOfAnOlderVersion) {
   write_file(run_dir / "log.txt", "earlier\n");
+  write_file(run_dir / "plan.yaml", "mesh:\n  dp: 2\n");
+  write_file(run_dir / "plan.json", "{}");
   open({}, /*last_step=*/1).say("later");
   EXPECT_TRUE(console().starts_with("earlier\n") && console().ends_with(" info: later\n")) << console();
-  EXPECT_FALSE(std::filesystem::exists(run_dir / "log.txt"));
+  EXPECT_TRUE(has(content(run_dir / "decisions.yaml"), "\n  dp: 1\n")) << "of this start";
+  EXPECT_EQ(content(run_dir / "forecast.json"), "{}");
+  for (const char* older : {"log.txt", "plan.yaml", "plan.json"}) {
+    EXPECT_FALSE(std::filesystem::exists(run_dir / older)) << older;
+    EXPECT_TRUE(RunDirectory::is_own(older)) << older;
+  }
 }
 
 TEST_F(JournalTest, ALockThatCannotBeHeldIsAWarning) {

@@ -23,7 +23,7 @@ TEST(RunDirectory, OneThatHoldsARunIsRefusedAndLeftAsItWas) {
     MetricsFile(run.metrics(), 0).append({1});
   }
   EXPECT_EQ(testing::content(folder.path() / "run" / "recipe.yaml"), "a: 1\n");
-  EXPECT_EQ(testing::content(folder.path() / "run" / "plan.yaml"), "mesh:\n  dp: 1\n");
+  EXPECT_EQ(testing::content(folder.path() / "run" / "decisions.yaml"), "mesh:\n  dp: 1\n");
   EXPECT_EQ(testing::content(folder.path() / "run" / "hosts.json"), "{\"hosts\":[\"one\",\"one\",\"two\"]}\n");
   EXPECT_THROW(RunDirectory(folder.path() / "run", false), InputError);
   const std::string lines = testing::content(folder.path() / "run" / "metrics.jsonl");
