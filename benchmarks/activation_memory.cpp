@@ -18,8 +18,8 @@
 #include "mesh/device/error_message.h"
 #include "mesh/device/memory.h"
 #include "runtime/program/launch/connect.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {

@@ -17,7 +17,7 @@
 
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/flight_recorder.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/watch/stall_limits.h"
 #include "runtime/program/watch/watch.h"
 #include "runtime/training/transformer/transformer_trainer.h"

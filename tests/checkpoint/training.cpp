@@ -8,8 +8,8 @@
 
 #include "mesh/agree.h"
 #include "runtime/program/hf/export_model.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/exported_model.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/trainer/checkpoints.h"
 #include "runtime/training/transformer/batch.h"

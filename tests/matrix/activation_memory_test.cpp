@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "mesh/device/memory.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"

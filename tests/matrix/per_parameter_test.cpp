@@ -8,7 +8,7 @@
 #include <map>
 
 #include "mesh/base/files/glob.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "runtime/training/optimizer/cut_matrix.h"
 #include "runtime/training/optimizer/rules.h"

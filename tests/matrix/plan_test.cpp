@@ -9,7 +9,7 @@
 
 #include "mesh/device/memory.h"
 #include "runtime/program/plan/forecast.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
@@ -74,8 +74,8 @@ TEST(Forecast, IsWhatAStepHoldsAndSends) {
     const DeviceMesh mesh = mesh_of(cell);
     const Counted counted = count_step(recipe, mesh, cell.accumulation);
     if (counted.memory == 0) continue;
-    const RunPlan plan = resolve(recipe, mesh.layout());
-    const StepForecast step = simulate(plan, {world().size(), false}, world().rank(), {cell.accumulation}).front();
+    const Decisions decisions = resolve(recipe, mesh.layout());
+    const StepForecast step = simulate(decisions, {world().size(), false}, world().rank(), {cell.accumulation}).front();
     const StepMemory& memory = step.memory();
     EXPECT_EQ(memory.exchange, counted.exchange) << cell.describe();
     const int64_t forecast = memory.total() - memory.exchange;
@@ -134,11 +134,11 @@ TEST(Forecast, OfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
       for (const bool gpus : {false, true}) {
         SCOPED_TRACE(std::string(mode) + " " + recompute + (gpus ? " gpus" : ""));
         const Recipe recipe = deep_recipe(mode, recompute);
-        const RunPlan plan = resolve(recipe, layout);
+        const Decisions decisions = resolve(recipe, layout);
         const PlanHosts hosts{8, gpus};
-        const RunForecast run = forecast(plan, hosts);
+        const RunForecast run = forecast(decisions, hosts);
         EXPECT_EQ(run.micro_batches, 10);
-        const StepForecast whole = simulate(plan, hosts, run.rank, {10}).front();
+        const StepForecast whole = simulate(decisions, hosts, run.rank, {10}).front();
         EXPECT_NEAR(static_cast<double>(run.step.memory().total()), static_cast<double>(whole.memory().total()),
                     0.002 * static_cast<double>(whole.memory().total()));
         EXPECT_EQ(run.step.memory().activations, whole.memory().activations);
@@ -163,12 +163,12 @@ TEST(Forecast, IsOfTheFullestRank) {
     recipe.model.shape.vocab_size = 509;  // uneven over tp
     recipe.train.global_batch = 32;
     if (recipe.parallel.fsdp.mode == "hybrid_shard") recipe.parallel.fsdp.shard_size = 8;
-    const RunPlan plan = resolve(recipe, layout);
+    const Decisions decisions = resolve(recipe, layout);
     const PlanHosts hosts{8, true};
-    const RunForecast run = forecast(plan, hosts);
+    const RunForecast run = forecast(decisions, hosts);
     int64_t fullest = 0;
     for (const int64_t rank : {0, 3, 517, 1023}) {
-      const StepForecast step = simulate(plan, hosts, rank, {1}).front();
+      const StepForecast step = simulate(decisions, hosts, rank, {1}).front();
       fullest = std::max(fullest, step.memory().total());
       std::printf("%s of 1,024 ranks, rank %ld: %ld bytes\n", mode, static_cast<long>(rank),
                   static_cast<long>(step.memory().total()));

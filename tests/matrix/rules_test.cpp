@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "mesh/skipped_sums.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/exported_model.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/data/dataset.h"
 #include "runtime/training/model/initialize.h"
 #include "tests/matrix/cell.h"

@@ -198,7 +198,7 @@ void print(const Evaluated& found, bool json_lines) {
 struct Prepared {
   ModelSource source;
   Recipe recipe;
-  RunPlan plan;
+  Decisions decisions;
   std::unique_ptr<Evaluation> evaluation;
   std::string tokenizer_warning;  // a warning, or empty: compare_tokenizers()
 };
@@ -267,11 +267,12 @@ Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, 
   ModelSource source = read_model_source(folder);
   Recipe recipe = recipe_to_evaluate(source, request_of(arguments));
   try {
-    RunPlan plan = resolve(recipe, layout);
+    Decisions decisions = resolve(recipe, layout);
     check_sidecars(recipe);
     std::string tokenizer_warning = compare_tokenizers(source, recipe.evaluate.tokens);
-    std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe.evaluate, plan, /*last_step=*/0);
-    return {std::move(source), std::move(recipe), std::move(plan), std::move(evaluation), std::move(tokenizer_warning)};
+    std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe.evaluate, decisions, /*last_step=*/0);
+    return {std::move(source), std::move(recipe), std::move(decisions), std::move(evaluation),
+            std::move(tokenizer_warning)};
   } catch (const InputError& error) {
     throw InputError(error.text(kOptionNames));
   }
@@ -305,7 +306,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
     prepared.emplace(prepare(folder, arguments, mesh.layout()));
     weights = std::make_unique<ModelWeights>(prepared->source);
   });
-  const auto& [source, recipe, plan, evaluation, tokenizer_warning] = *prepared;
+  const auto& [source, recipe, decisions, evaluation, tokenizer_warning] = *prepared;
   if (mesh.rank() == 0) {
     for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
     warn(arguments, *prepared, said);
@@ -314,7 +315,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   {
     const Phase phase("the reading of " + folder);
     Progress progress("weights of " + folder, 0, "bytes");
-    model = evaluated_model(plan, mesh, device, [&](const Parameter& parameter) {
+    model = evaluated_model(decisions, mesh, device, [&](const Parameter& parameter) {
       weights->read(parameter);
       progress.advance(static_cast<int64_t>(parameter.valid().nbytes()));
     });

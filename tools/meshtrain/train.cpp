@@ -146,7 +146,7 @@ int check(TrainArguments& arguments) {
     if (!line.empty()) std::printf("%s\n", line.c_str());
   };
   print(options.note);
-  print(recipe.name + ": fits mesh " + prepared.plan.layout.describe() + "; " +
+  print(recipe.name + ": fits mesh " + prepared.decisions.layout.describe() + "; " +
         counted(prepared.data->num_samples(), "sample") + " of " + counted(recipe.train.sequence_length, "token"));
   const TrainingState state = prepared.resume ? prepared.resume->resumed.state : TrainingState();
   for (const Notice& notice :
@@ -156,11 +156,11 @@ int check(TrainArguments& arguments) {
   for (const std::string& line : describe_beginning(prepared, options)) print(line);
   for (const Notice& notice : prepared.notices) print(notice.line);
   print((prepared.memory.is_warning ? "warning: " : "") + prepared.memory.text);
-  print(not_checked(prepared.recipe, prepared.plan));
+  print(not_checked(prepared.recipe, prepared.decisions));
   if (arguments.plan && prepared.forecast) {
     print("plan: " + describe_forecast(*prepared.forecast) + basis_text(prepared.request));
   }
-  std::printf("\n%s", to_yaml(prepared.plan).c_str());
+  std::printf("\n%s", to_yaml(prepared.decisions).c_str());
   return 0;
 }
 

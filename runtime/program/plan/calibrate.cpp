@@ -228,8 +228,8 @@ double measure_wait(const Group& world) {
   return std::max(both - computing - communicating, 0.0);
 }
 
-/// Returns the plan of a model so small that a step of it is little but the calls of its operators.
-RunPlan smallest_plan() {
+/// Returns the decisions for a model so small that a step of it is little but the calls of its operators.
+Decisions smallest_decisions() {
   ModelShape shape;
   shape.hidden_size = 32;
   shape.intermediate_size = 64;
@@ -246,9 +246,9 @@ RunPlan smallest_plan() {
 /// Returns the seconds that a step takes for each call of an operator besides the operator's own: autograd's records,
 /// the trainer's and the layers' code.
 double measure_call(const Group& world) {
-  const RunPlan plan = smallest_plan();
-  const DeviceMesh alone(plan.layout, Group());
-  const Timeline timeline = simulate(plan, {}, 0, {1}, Recording::Signatures).front().timeline;
+  const Decisions decisions = smallest_decisions();
+  const DeviceMesh alone(decisions.layout, Group());
+  const Timeline timeline = simulate(decisions, {}, 0, {1}, Recording::Signatures).front().timeline;
   Machine machine;
   {
     const at::NoGradGuard no_grad;
@@ -262,8 +262,8 @@ double measure_call(const Group& world) {
     const auto* const call = std::get_if<OperatorCall>(&event);
     if (call != nullptr && machine.has_measured(*call, timeline)) own += machine.seconds(*call, timeline);
   }
-  TransformerTrainer trainer(plan, alone, at::kCPU);
-  const StepBatch batch = made_step(plan, trainer.layout(), 1, at::kCPU);
+  TransformerTrainer trainer(decisions, alone, at::kCPU);
+  const StepBatch batch = made_step(decisions, trainer.layout(), 1, at::kCPU);
   const double step = seconds_of(
       world, [&] { trainer.step(batch, batch.num_counted, {.learning_rate = 1e-3}); }, 3);
   return std::max(step - own, 0.0) / static_cast<double>(timeline.events.size());

@@ -16,18 +16,18 @@ constexpr int64_t kLeastLayers = 4;
 
 /// Returns true when a step treats all layers of one kind alike. Freezing depends on a layer's number, and Muon's work
 /// per rank on the number of matrices.
-bool repeats_alike(const RunPlan& plan) {
-  return plan.freeze.empty() && optimizer_traits(plan.optimizer.name).by_element;
+bool repeats_alike(const Decisions& decisions) {
+  return decisions.freeze.empty() && optimizer_traits(decisions.optimizer.name).by_element;
 }
 
-/// Returns the plan with the first `layers` layers of its model.
-RunPlan with_layers(RunPlan plan, int64_t layers) {
-  ModelShape& shape = plan.shape;
+/// Returns the decisions with the first `layers` layers of its model.
+Decisions with_layers(Decisions decisions, int64_t layers) {
+  ModelShape& shape = decisions.shape;
   shape.num_hidden_layers = layers;
   const auto count = static_cast<size_t>(layers);
   if (shape.layer_types.size() > count) shape.layer_types.resize(count);
   if (shape.no_rope_layers.size() > count) shape.no_rope_layers.resize(count);
-  return plan;
+  return decisions;
 }
 
 /// Calls `combine` with each pair of seconds of `one` and `other`, and returns the results in the same places.
@@ -93,16 +93,16 @@ StepForecast over_micro_batches(const std::vector<StepForecast>& steps, int64_t 
 /// The steps of a rank, of the model with so many layers as are asked for.
 class Layers {
  public:
-  Layers(const RunPlan& plan, const PlanHosts& hosts, const Machine* machine, int64_t rank)
-      : plan_(plan), hosts_(hosts), machine_(machine), rank_(rank) {
-    count_ = plan.batch.global_batch / plan.layout.size(kDataAxis) / plan.batch.micro_batch;
+  Layers(const Decisions& decisions, const PlanHosts& hosts, const Machine* machine, int64_t rank)
+      : decisions_(decisions), hosts_(hosts), machine_(machine), rank_(rank) {
+    count_ = decisions.batch.global_batch / decisions.layout.size(kDataAxis) / decisions.batch.micro_batch;
   }
   int64_t micro_batches() const { return count_; }
 
   /// Returns the steps of one and of two micro-batches; of as many as there are when those are few.
   std::vector<StepForecast> steps_of(int64_t layers, Recording recording) const {
     const std::vector<int64_t> counts = count_ > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count_};
-    return simulate(with_layers(plan_, layers), hosts_, rank_, counts, recording);
+    return simulate(with_layers(decisions_, layers), hosts_, rank_, counts, recording);
   }
 
   StepForecast of(int64_t layers) const {
@@ -119,7 +119,7 @@ class Layers {
   }
 
  private:
-  const RunPlan& plan_;
+  const Decisions& decisions_;
   const PlanHosts& hosts_;
   const Machine* machine_;
   int64_t rank_;
@@ -128,8 +128,8 @@ class Layers {
 
 /// Returns the forecast of the whole model from those of `few` layers, `of_few`, and of one period more. A peak counts
 /// when it grows with the layers as the activations that a forward leaves do; with few layers it may be elsewhere.
-StepForecast over_layers(const RunPlan& plan, const Layers& layers, int64_t few, StepForecast of_few) {
-  const int64_t all = plan.shape.num_hidden_layers, period = layer_period(plan);
+StepForecast over_layers(const Decisions& decisions, const Layers& layers, int64_t few, StepForecast of_few) {
+  const int64_t all = decisions.shape.num_hidden_layers, period = layer_period(decisions);
   while (few + period < all) {
     StepForecast next = layers.of(few + period);
     const int64_t grown = next.gradients.total() - of_few.gradients.total();
@@ -144,9 +144,9 @@ StepForecast over_layers(const RunPlan& plan, const Layers& layers, int64_t few,
 }
 
 /// Returns the number of layers that is simulated first, which ends as all layers do.
-int64_t few_layers(const RunPlan& plan) {
-  const int64_t layers = plan.shape.num_hidden_layers, period = layer_period(plan);
-  if (!repeats_alike(plan)) return layers;
+int64_t few_layers(const Decisions& decisions) {
+  const int64_t layers = decisions.shape.num_hidden_layers, period = layer_period(decisions);
+  if (!repeats_alike(decisions)) return layers;
   int64_t few = layers % period;
   while (few < kLeastLayers) few += period;
   return std::min(few, layers);
@@ -154,8 +154,8 @@ int64_t few_layers(const RunPlan& plan) {
 
 }  // namespace
 
-int64_t layer_period(const RunPlan& plan) {
-  const ModelShape& shape = plan.shape;
+int64_t layer_period(const Decisions& decisions) {
+  const ModelShape& shape = decisions.shape;
   const int64_t layers = shape.num_hidden_layers;
   const auto repeats = [&](int64_t period) {
     for (int64_t layer = period; layer < layers; ++layer) {
@@ -169,24 +169,24 @@ int64_t layer_period(const RunPlan& plan) {
   };
   int64_t period = 1;
   while (period < layers && !repeats(period)) ++period;
-  period = std::lcm(period, plan.recomputation.every);
+  period = std::lcm(period, decisions.recomputation.every);
   // Units that are gathered in turns take one of 1 + prefetch buffers each, their gradients one of two.
-  const int64_t turns = std::lcm<int64_t>(1 + plan.fsdp.prefetch, 2);
-  return std::lcm(period, turns * plan.unit_layers);
+  const int64_t turns = std::lcm<int64_t>(1 + decisions.fsdp.prefetch, 2);
+  return std::lcm(period, turns * decisions.unit_layers);
 }
 
-StepForecast forecast_rank(const RunPlan& plan, const PlanHosts& hosts, int64_t rank, const Machine* machine) {
-  const int64_t few = few_layers(plan);
-  const Layers layers(plan, hosts, machine, rank);
-  return over_layers(plan, layers, few, layers.of(few));
+StepForecast forecast_rank(const Decisions& decisions, const PlanHosts& hosts, int64_t rank, const Machine* machine) {
+  const int64_t few = few_layers(decisions);
+  const Layers layers(decisions, hosts, machine, rank);
+  return over_layers(decisions, layers, few, layers.of(few));
 }
 
-std::vector<Timeline> timelines(const RunPlan& plan, const PlanHosts& hosts) {
-  const int64_t few = few_layers(plan), more = few + layer_period(plan);
+std::vector<Timeline> timelines(const Decisions& decisions, const PlanHosts& hosts) {
+  const int64_t few = few_layers(decisions), more = few + layer_period(decisions);
   std::vector<Timeline> found;
-  for (const int64_t rank : std::set<int64_t>{0, plan.layout.size() - 1}) {
-    const Layers layers(plan, hosts, nullptr, rank);
-    for (const int64_t count : {few, std::min(more, plan.shape.num_hidden_layers)}) {
+  for (const int64_t rank : std::set<int64_t>{0, decisions.layout.size() - 1}) {
+    const Layers layers(decisions, hosts, nullptr, rank);
+    for (const int64_t count : {few, std::min(more, decisions.shape.num_hidden_layers)}) {
       for (StepForecast& step : layers.steps_of(count, Recording::Signatures))
         found.push_back(std::move(step.timeline));
     }
@@ -194,14 +194,14 @@ std::vector<Timeline> timelines(const RunPlan& plan, const PlanHosts& hosts) {
   return found;
 }
 
-RunForecast forecast(const RunPlan& plan, const PlanHosts& hosts, const Machine* machine) {
-  const int64_t last = plan.layout.size() - 1, few = few_layers(plan);
-  const Layers of_last(plan, hosts, machine, last), of_first(plan, hosts, machine, 0);
+RunForecast forecast(const Decisions& decisions, const PlanHosts& hosts, const Machine* machine) {
+  const int64_t last = decisions.layout.size() - 1, few = few_layers(decisions);
+  const Layers of_last(decisions, hosts, machine, last), of_first(decisions, hosts, machine, 0);
   StepForecast step = of_last.of(few), first = last == 0 ? step : of_first.of(few);
   const bool first_is_slower = machine != nullptr && first.time->total() > step.time->total();
   const bool first_is_fuller = first.memory().total() > step.memory().total();
   const auto of_all = [&](bool is_first, StepForecast of_few) {
-    return over_layers(plan, is_first ? of_first : of_last, few, std::move(of_few));
+    return over_layers(decisions, is_first ? of_first : of_last, few, std::move(of_few));
   };
   RunForecast run{of_all(first_is_fuller, first_is_fuller ? first : step), first_is_fuller ? 0 : last,
                   of_last.micro_batches()};

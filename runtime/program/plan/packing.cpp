@@ -45,10 +45,10 @@ PackedSamples::PackedSamples(const Recipe& recipe) {
   }
 }
 
-void PackedSamples::apply(TimeForecast& time, const Recipe& recipe, const RunPlan& plan) const {
+void PackedSamples::apply(TimeForecast& time, const Recipe& recipe, const Decisions& decisions) const {
   if (pairs_.empty()) return;
-  const int64_t dp = plan.layout.size(kDataAxis), of_rank = recipe.train.global_batch / dp;
-  const int64_t at_once = gathers(plan.sharding.mode) ? recipe.train.micro_batch : of_rank;
+  const int64_t dp = decisions.layout.size(kDataAxis), of_rank = recipe.train.global_batch / dp;
+  const int64_t at_once = gathers(decisions.sharding.mode) ? recipe.train.micro_batch : of_rank;
   const auto count = static_cast<int64_t>(pairs_.size());
   const int64_t steps = std::max<int64_t>(count / recipe.train.global_batch, 1);
   double mean = 0, most = 0;  // sums over what ranks compute before they wait for each other

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "runtime/program/plan/time_forecast.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 
 namespace meshtrain {
 
@@ -20,7 +20,7 @@ class PackedSamples {
 
   /// Shortens the attention of a step, and adds what ranks wait for the one whose samples have most pairs: for each
   /// micro-batch where parameters are gathered for it, else for each step.
-  void apply(TimeForecast& time, const Recipe& recipe, const RunPlan& plan) const;
+  void apply(TimeForecast& time, const Recipe& recipe, const Decisions& decisions) const;
 
  private:
   std::vector<double> pairs_;  // empty: all are 1

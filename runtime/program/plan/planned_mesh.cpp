@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "mesh/base/error.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 
 namespace meshtrain {
 
@@ -46,10 +46,10 @@ PlannedMesh plan_mesh(const Recipe& recipe, const MeshLayout& layout, const Sett
   std::map<std::string, int64_t> sizes;
   for (const Axis& axis : layout.axes()) sizes[axis.name] = axis.size;
   const MeshLayout ordered = MeshLayout::fit(sizes, changed.parallel.order, layout.size());
-  const RunPlan plan = resolve(changed, ordered);
-  PlannedMesh mesh{ordered, settings, changed, forecast(plan, request.hosts, request.machine.get())};
+  const Decisions decisions = resolve(changed, ordered);
+  PlannedMesh mesh{ordered, settings, changed, forecast(decisions, request.hosts, request.machine.get())};
   std::optional<TimeForecast>& time = mesh.forecast.step.time;
-  if (time && request.samples) request.samples->apply(*time, changed, plan);
+  if (time && request.samples) request.samples->apply(*time, changed, decisions);
   mesh.fits = request.has_room_for(mesh.memory());
   for (const auto& [key, traffic] : mesh.forecast.step.traffic) {
     (mesh.num_hosts(key.group) == 1 ? mesh.sent_on_host : mesh.sent_among_hosts) += traffic.sent_bytes;

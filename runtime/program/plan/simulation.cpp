@@ -93,10 +93,10 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
 }
 
 /// Returns the model FLOPs of a rank in a step.
-double flops_of(TransformerTrainer& trainer, const RunPlan& plan) {
-  const int64_t length = plan.batch.sequence_length, tokens = plan.batch.global_batch * length;
-  return flops_per_token(trainer.model(), plan.shape, length) * static_cast<double>(tokens) /
-         static_cast<double>(plan.layout.size());
+double flops_of(TransformerTrainer& trainer, const Decisions& decisions) {
+  const int64_t length = decisions.batch.sequence_length, tokens = decisions.batch.global_batch * length;
+  return flops_per_token(trainer.model(), decisions.shape, length) * static_cast<double>(tokens) /
+         static_cast<double>(decisions.layout.size());
 }
 
 /// Restores the place of this process's real steps, which the parts of a simulated one replace.
@@ -113,7 +113,7 @@ class KeptPlace {
 
 }  // namespace
 
-std::vector<StepForecast> simulate(const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
+std::vector<StepForecast> simulate(const Decisions& decisions, const PlanHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording) {
   const KeptPlace real_place;
   WindowMemory windows;
@@ -126,23 +126,23 @@ std::vector<StepForecast> simulate(const RunPlan& plan, const PlanHosts& hosts, 
   std::map<std::string, int> num_hosts;
   std::optional<TimelineRecorder> recorder;
   if (recording != Recording::None) recorder.emplace(/*signatures=*/recording == Recording::Signatures);
-  const auto size = static_cast<int>(plan.layout.size());
+  const auto size = static_cast<int>(decisions.layout.size());
   auto backend = dry_run_backend(static_cast<int>(rank), size, dry_hosts);
   if (recorder) backend = recorder->watch(std::move(backend));
-  const DeviceMesh mesh(plan.layout, world_of(std::move(backend), num_hosts));
-  TrainingOptions random = plan;
+  const DeviceMesh mesh(decisions.layout, world_of(std::move(backend), num_hosts));
+  TrainingOptions random = decisions;
   random.weights.clear();
   TransformerTrainer trainer(random, mesh, at::kMeta);
-  const int64_t host_ranks = hosts.gpus ? 1 : std::min(hosts.ranks_per_host, plan.layout.size());
+  const int64_t host_ranks = hosts.gpus ? 1 : std::min(hosts.ranks_per_host, decisions.layout.size());
   const auto peak = [&] { return memory_of(trainer, memory.at_peak(), windows, host_ranks); };
   const auto make_step = [&](int64_t count) {
     memory.set(MetaMemory::kKept);
-    const StepBatch batch = made_step(plan, trainer.layout(), count, at::kMeta);
+    const StepBatch batch = made_step(decisions, trainer.layout(), count, at::kMeta);
     mesh.traffic().clear();
     if (recorder) recorder->restart();
     memory.set(MetaMemory::kForward);
     memory.restart_peak();
-    const double rate = plan.optimizer.learning_rate;
+    const double rate = decisions.optimizer.learning_rate;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
     step.gradients = peak();
@@ -158,7 +158,7 @@ std::vector<StepForecast> simulate(const RunPlan& plan, const PlanHosts& hosts, 
     step.update = peak();
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;
-    step.model_flops = flops_of(trainer, plan);
+    step.model_flops = flops_of(trainer, decisions);
     return step;
   };
   make_step(1);  // allocates what is kept, and begins with whole parameters

@@ -8,7 +8,7 @@
 
 #include "mesh/traffic.h"
 #include "runtime/program/plan/time_forecast.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 
 namespace meshtrain {
 
@@ -63,7 +63,7 @@ enum class Recording { None, Timeline, Signatures };
 /// samples of one document. Memory is that of the device's tensors, LibTorch's own temporaries included; on hosts the
 /// temporaries are measured on this processor (host_scratch.h). Does not communicate. Throws InputError as
 /// TransformerTrainer does.
-std::vector<StepForecast> simulate(const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
+std::vector<StepForecast> simulate(const Decisions& decisions, const PlanHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording = Recording::None);
 
 }  // namespace meshtrain

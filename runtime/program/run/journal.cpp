@@ -21,14 +21,14 @@ namespace meshtrain {
 namespace {
 
 /// Returns warnings about settings with which a run trains less than its recipe says.
-std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) {
+std::vector<std::string> warnings_of(const Recipe& recipe, const Decisions& decisions) {
   std::vector<std::string> warnings;
   const OptimizerOptions& optimizer = recipe.optimizer;
   if (optimizer.learning_rate == 0) {
     warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
   }
   if (optimizer_traits(optimizer.name).second_moments && optimizer.betas[1] > 0.99 &&
-      plan.optimizer.state_dtype == at::kBFloat16 && !plan.rounding_seed) {
+      decisions.optimizer.state_dtype == at::kBFloat16 && !decisions.rounding_seed) {
     warnings.push_back(fmt::format(
         "warning: optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
         "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99",
@@ -44,18 +44,19 @@ std::string in_run(const std::filesystem::path& checkpoint) {
 
 }  // namespace
 
-Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
+Journal::Journal(const Recipe& recipe, const Decisions& decisions, const std::vector<std::string>& hosts,
                  std::unique_ptr<RunDirectory> directory, int64_t last_step)
     : recipe_(recipe),
-      plan_(plan),
+      decisions_(decisions),
       hosts_(hosts),
       directory_(std::move(directory)),
       first_step_(last_step + 1),
       last_step_(last_step),
-      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.loss_scale.has_value())),
-      goodput_(directory_->goodput(), plan.layout.size(), plan.layout.describe(), last_step, metrics_.cut_steps()) {
+      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, decisions.loss_scale.has_value())),
+      goodput_(directory_->goodput(), decisions.layout.size(), decisions.layout.describe(), last_step,
+               metrics_.cut_steps()) {
   directory_->rename_older_files();
-  directory_->write(to_yaml(recipe_), to_yaml(plan_), hosts);
+  directory_->write(to_yaml(recipe_), to_yaml(decisions_), hosts);
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   try {
     open_log(directory_->log());
@@ -67,31 +68,32 @@ Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<st
 }
 
 void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const {
-  const MeshLayout& mesh = plan_.layout;
+  const MeshLayout& mesh = decisions_.layout;
   const std::string frozen =
       size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
   spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
-               with_separators(size.num_parameters), frozen, mesh.describe(), plan_.sequence_parallel ? "on" : "off",
-               recipe_.train.precision);
+               with_separators(size.num_parameters), frozen, mesh.describe(),
+               decisions_.sequence_parallel ? "on" : "off", recipe_.train.precision);
   Started started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
                   size.num_trainable};
   for (const Axis& axis : mesh.axes()) started.mesh.emplace_back(axis.name, axis.size);
   keep(append_event(started));
-  for (const std::string& warning : warnings_of(recipe_, plan_)) spdlog::warn(warning);
+  for (const std::string& warning : warnings_of(recipe_, decisions_)) spdlog::warn(warning);
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
-    spdlog::info("fsdp {}", describe(plan_.sharding));
+    spdlog::info("fsdp {}", describe(decisions_.sharding));
     spdlog::info("fsdp memory: {}", describe(memory));
   } else if (const std::string& mode = recipe_.parallel.fsdp.mode;
-             mode != "auto" && mode != name(plan_.sharding.mode)) {
-    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(plan_.sharding.mode), mode);
+             mode != "auto" && mode != name(decisions_.sharding.mode)) {
+    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(decisions_.sharding.mode),
+                 mode);
   }
   if (disk_bytes > 0) {
     spdlog::info("offload to disk: {} a rank in {}", size_text(disk_bytes),
                  recipe_.parallel.fsdp.offload.path.string());
   }
-  if (mesh.size(kContextAxis) > 1) spdlog::info("context parallel {}", describe(plan_.context));
+  if (mesh.size(kContextAxis) > 1) spdlog::info("context parallel {}", describe(decisions_.context));
   spdlog::info("run directory {}", directory_->folder().string());
-  if (mesh.size(kTensorAxis) > 1 && !plan_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
+  if (mesh.size(kTensorAxis) > 1 && !decisions_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
     spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
   if (const ProfileOptions& profile = recipe_.train.profile; profile.from > 0) {
@@ -102,7 +104,7 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   if (recipe_.train.offload_activations) {
     spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
   }
-  if (plan_.offload == Offload::Host) {
+  if (decisions_.offload == Offload::Host) {
     spdlog::info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
   }
 }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "fsdp/unit_memory.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/run/describe_data.h"
 #include "runtime/program/run/resume.h"
 #include "runtime/program/run/run_directory.h"
@@ -26,10 +26,10 @@ struct ModelSize {
 /// The output of one rank: run directory, metrics and console lines.
 class Journal {
  public:
-  /// Writes the recipe, as run, its plan, and `hosts`, the name of each rank's host, to `directory`. Removes the
+  /// Writes the recipe, as run, its decisions, and `hosts`, the name of each rank's host, to `directory`. Removes the
   /// metrics of steps after `last_step`, where the run continues. Throws std::runtime_error when the folder cannot be
   /// written.
-  Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
+  Journal(const Recipe& recipe, const Decisions& decisions, const std::vector<std::string>& hosts,
           std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
   /// Prints the lines before the first step: the model, its layout on the mesh, and its memory. Begins the start in
@@ -69,7 +69,7 @@ class Journal {
   void keep(const std::string& problem) const;
 
   Recipe recipe_;
-  RunPlan plan_;
+  Decisions decisions_;
   std::vector<std::string> hosts_;
   std::unique_ptr<RunDirectory> directory_;
   int64_t first_step_;

@@ -43,12 +43,12 @@ Preparation::Preparation(const Recipe& asked, const RunOptions& options, int64_t
 
 Preparation::Preparation(const Recipe& asked, const RunOptions& options, const MeshLayout& layout, const Group* world)
     : recipe(on_mesh(asked, layout)),
-      plan(resolve(recipe, layout)),
+      decisions(resolve(recipe, layout)),
       folder(RunDirectory::folder_of(recipe, options.run_dir)),
       checkpoints(RunDirectory::checkpoints_of(folder)) {
   if (world != nullptr) {
-    computing = connect_devices(plan.device, *world);
-    mesh = std::make_unique<DeviceMesh>(plan.layout, computing.world);
+    computing = connect_devices(decisions.device, *world);
+    mesh = std::make_unique<DeviceMesh>(decisions.layout, computing.world);
     set_rank_name(mesh->world().coordinate_text());
   }
   prepare(options, world != nullptr ? *world : Group());
@@ -59,7 +59,7 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
   agree(world, [&] {
     open_data(world);
     if (!is_first) return;
-    head = describe_run(recipe, plan.layout);
+    head = describe_run(recipe, decisions.layout);
     if (!options.resumes()) return;
     const auto found = checkpoint_to_resume(checkpoints, options.resume_step);
     if (found) resume = plan_resume(*found, head, recipe.train.steps);
@@ -67,14 +67,14 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
   resumes = !broadcast_text(world, resume ? "yes" : "").empty();
   check_same_files(recipe, reads_weights(), world);
   request = mesh ? request_of_ranks(recipe, computing, world)
-                 : plan_request(recipe, plan.layout.size(), /*ranks_per_host=*/0, options.machine);
+                 : plan_request(recipe, decisions.layout.size(), /*ranks_per_host=*/0, options.machine);
   if (!mesh && !options.machine && recipe.device == "auto") request.hosts.gpus = is_cuda_driver_there();
   agree(world, [&] {
     if (!is_first) return;
     if (reads_weights()) look_at_weights();
     const int64_t done = resume ? resume->resumed.state.step : 0;
-    notices.push_back(disk_notice(recipe, plan, checkpoints, done, request.num_hosts()));
-    check_offload(recipe, plan);
+    notices.push_back(disk_notice(recipe, decisions, checkpoints, done, request.num_hosts()));
+    check_offload(recipe, decisions);
     if (!mesh && recipe.device == "cuda" && !is_cuda_driver_there()) {
       notices.push_back({"warning: device: cuda, and this machine has no NVIDIA driver", true});
     }
@@ -94,7 +94,7 @@ void Preparation::open_data(const Group& world) {
     data = std::make_unique<Mixture>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                                      static_cast<uint64_t>(recipe.train.seed));
     check_labels(recipe, *data);
-    evaluation = make_evaluation(recipe.evaluate, plan, recipe.train.steps);
+    evaluation = make_evaluation(recipe.evaluate, decisions, recipe.train.steps);
   });
 }
 
@@ -108,9 +108,9 @@ void Preparation::look_at_weights() {
 void Preparation::forecast_step(const RunOptions& options) try {
   const Phase phase({"the plan of a step", PhaseKind::SetUp});
   const Machine* machine = options.machine.get();
-  forecast = mesh ? RunForecast{forecast_rank(plan, request.hosts, /*rank=*/0, machine)}
-                  : meshtrain::forecast(plan, request.hosts, machine);
-  memory = memory_notice(recipe, plan, request, forecast->step.memory().total(), /*measured=*/mesh != nullptr);
+  forecast = mesh ? RunForecast{forecast_rank(decisions, request.hosts, /*rank=*/0, machine)}
+                  : meshtrain::forecast(decisions, request.hosts, machine);
+  memory = memory_notice(recipe, decisions, request, forecast->step.memory().total(), /*measured=*/mesh != nullptr);
 } catch (const InputError&) {
   throw;
 } catch (const std::exception& error) {

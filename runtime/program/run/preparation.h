@@ -28,7 +28,7 @@ struct Preparation {
   bool reads_weights() const { return recipe.model.init == "pretrained" && !resumes; }
 
   Recipe recipe;  ///< with its mesh
-  RunPlan plan;
+  Decisions decisions;
   Computing computing;               ///< set at a start
   std::unique_ptr<DeviceMesh> mesh;  ///< null without ranks
   std::filesystem::path folder;      ///< the run directory

@@ -32,9 +32,9 @@ ModelSize size_of(TransformerTrainer& trainer) {
 Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
     : world_(world), options_(options), prepared_(asked, options, world.size(), &world) {
   const ReplicaMap replicas =
-      map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
+      map_replicas(decisions_.sharding, mesh_);  // collective: no rank can have failed alone before it
   if (prepared_.memory.is_warning) print_warning_line(prepared_.memory.text);
-  memory_advice_.emplace([this] { return less_memory(recipe_, plan_.layout, prepared_.request); });
+  memory_advice_.emplace([this] { return less_memory(recipe_, decisions_.layout, prepared_.request); });
   open_trainer(replicas);
   host_lock_.emplace(folder_, world_);
 }
@@ -46,7 +46,7 @@ void Session::open_trainer(const ReplicaMap& replicas) {
           std::make_unique<Prediction>(prepared_.forecast->step, mesh_, prepared_.request.hosts.ranks_per_host,
                                        computing_.peak, RunDirectory::forecast_of(folder_));
     }
-    trainer_ = std::make_unique<TransformerTrainer>(plan_, mesh_, computing_.device, replicas, resumes_);
+    trainer_ = std::make_unique<TransformerTrainer>(decisions_, mesh_, computing_.device, replicas, resumes_);
     if (mesh_.rank() != 0) return;
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
     if (!options_.resumes()) return;
@@ -56,7 +56,7 @@ void Session::open_trainer(const ReplicaMap& replicas) {
     throw InputError("another run changed the checkpoints in " + prepared_.checkpoints.folder().string() +
                      " while this run started: start again");
   });
-  keep_events_in(RunDirectory::events_of(folder_), [layout = plan_.layout](int rank) {
+  keep_events_in(RunDirectory::events_of(folder_), [layout = decisions_.layout](int rank) {
     const std::vector<int64_t> coordinate = layout.coordinate(rank);
     std::vector<std::pair<std::string, int64_t>> named;
     for (size_t i = 0; i < coordinate.size(); ++i) named.emplace_back(layout.axes()[i].name, coordinate[i]);
@@ -84,7 +84,7 @@ void Session::resume() {
   const std::vector<std::string> hosts = gather_texts(world_, host_name());
   agree(world_, [&] {
     if (mesh_.rank() != 0) return;
-    journal_ = std::make_unique<Journal>(recipe_, plan_, hosts, std::move(directory_), resumed_.state.step);
+    journal_ = std::make_unique<Journal>(recipe_, decisions_, hosts, std::move(directory_), resumed_.state.step);
     if (prediction_) prediction_->write();
   });
   keep_error_lines_in(RunDirectory::log_of(folder_));  // a run that is refused before leaves its folder as it was
@@ -116,7 +116,7 @@ void Session::announce() {
 }
 
 void Session::record_graph() {
-  const std::string hindrance = StepGraph::hindrance(plan_, computing_.device, computing_.make_graph != nullptr);
+  const std::string hindrance = StepGraph::hindrance(decisions_, computing_.device, computing_.make_graph != nullptr);
   if (hindrance.empty()) trainer_->use_graph(computing_.make_graph());
   say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
 }
@@ -124,8 +124,9 @@ void Session::record_graph() {
 RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start) try {
   const TrainingState& state = resumed_.state;
   batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
-    return read_batch(*prepared_.data, plan_.batch, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch,
-                      plan_.frozen_row ? std::nullopt : plan_.shape.pad_token_id);
+    return read_batch(*prepared_.data, decisions_.batch, mesh_, trainer_->layout(),
+                      first + i * recipe_.train.global_batch,
+                      decisions_.frozen_row ? std::nullopt : decisions_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
                       mesh_.world().coordinate_text() + " on " + host_name(), computing_.device, print_warning_line);

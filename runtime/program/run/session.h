@@ -50,7 +50,7 @@ class Session {
   RunOptions options_;
   Preparation prepared_;
   const Recipe& recipe_ = prepared_.recipe;
-  const RunPlan& plan_ = prepared_.plan;
+  const Decisions& decisions_ = prepared_.decisions;
   const Computing& computing_ = prepared_.computing;
   const DeviceMesh& mesh_ = *prepared_.mesh;
   const std::filesystem::path& folder_ = prepared_.folder;

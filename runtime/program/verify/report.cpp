@@ -59,14 +59,14 @@ std::string describe_data(const DataOptions& recipe, const VerifyData& data) {
          fmt::format("{}", fmt::join(documents, ""));
 }
 
-std::string describe_parallelism(const RunPlan& plan) {
-  const MeshLayout& mesh = plan.layout;
+std::string describe_parallelism(const Decisions& decisions) {
+  const MeshLayout& mesh = decisions.layout;
   std::vector<std::string> parts;
   if (mesh.size(kTensorAxis) > 1) {
-    parts.push_back(std::string("sequence parallel ") + (plan.sequence_parallel ? "on" : "off"));
+    parts.push_back(std::string("sequence parallel ") + (decisions.sequence_parallel ? "on" : "off"));
   }
-  if (mesh.size(kContextAxis) > 1) parts.push_back("context parallel " + describe(plan.context));
-  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) parts.push_back("fsdp " + describe(plan.sharding));
+  if (mesh.size(kContextAxis) > 1) parts.push_back("context parallel " + describe(decisions.context));
+  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) parts.push_back("fsdp " + describe(decisions.sharding));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -186,10 +186,11 @@ std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, 
 
 }  // namespace
 
-std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data) {
-  const Recipe &asked = plan.asked, &recipe = plan.recipe;
-  std::string text = fmt::format("{}: mesh {} against one rank\n",
-                                 asked.file.empty() ? asked.name : asked.file.string(), plan.run.layout.describe());
+std::string describe_verification(const VerifySetup& setup, const VerifyOptions& options, const VerifyData& data) {
+  const Recipe &asked = setup.asked, &recipe = setup.recipe;
+  std::string text =
+      fmt::format("{}: mesh {} against one rank\n", asked.file.empty() ? asked.name : asked.file.string(),
+                  setup.decisions.layout.describe());
   const auto line = [&](const char* what, const std::string& content) {
     if (!content.empty()) text += fmt::format("  {:<10} {}\n", what, content);
   };
@@ -202,7 +203,7 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
        fmt::format("{} of {} of {}, micro-batch {}; {}", counted(options.steps, "step"),
                    counted(recipe.train.global_batch, "sample"), counted(recipe.train.sequence_length, "token"),
                    recipe.train.micro_batch, describe_optimizer(recipe, asked)));
-  line("parallel", describe_parallelism(plan.run));
+  line("parallel", describe_parallelism(setup.decisions));
   line("precision", fmt::format("{}{} on {}", options.precision, instead_of(asked.train.precision, options.precision),
                                 options.device));
   if (is_rounded(options.precision)) {

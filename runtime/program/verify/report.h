@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "runtime/program/verify/comparison.h"
-#include "runtime/program/verify/plan.h"
 #include "runtime/program/verify/replicas.h"
+#include "runtime/program/verify/setup.h"
 
 namespace meshtrain {
 
@@ -16,7 +16,7 @@ struct VerifyData {
 };
 
 /// Describes in a few lines what is compared, and which settings differ from the recipe.
-std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data);
+std::string describe_verification(const VerifySetup& setup, const VerifyOptions& options, const VerifyData& data);
 
 /// Returns a table with one line for each kind of number, the worst one, or with `every_parameter` one line for each
 /// number.

@@ -9,8 +9,8 @@
 
 #include "mesh/base/error.h"
 #include "mesh/layout.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "tests/support/files.h"
 
 namespace meshtrain {

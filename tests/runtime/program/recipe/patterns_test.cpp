@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "tests/runtime/program/recipe/recipe_folder.h"
 
 namespace meshtrain::testing {

@@ -14,7 +14,8 @@ class JournalTest : public RunFolder {
     const Recipe asked = recipe(settings);
     keep_events_in(RunDirectory::events_of(run_dir),
                    [](int) { return std::vector<std::pair<std::string, int64_t>>(); });
-    return Journal(asked, plan_of(asked), {"one"}, std::make_unique<RunDirectory>(run_dir, last_step > 0), last_step);
+    return Journal(asked, decisions_of(asked), {"one"}, std::make_unique<RunDirectory>(run_dir, last_step > 0),
+                   last_step);
   }
   std::string console() const { return content(run_dir / "console.log"); }
   static StepMetrics of_step(int64_t step) {

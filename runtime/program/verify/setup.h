@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 
 namespace meshtrain {
 
@@ -16,19 +16,19 @@ struct VerifyOptions {
       skipped_sums;  ///< names sums to skip, a fault that verify must find, as skip_sums() takes it; empty: none
 };
 
-/// A recipe and the plan to verify it: its run shows in few steps what is compared, and leaves out what has no
+/// A recipe and the run that verifies it: the run shows in few steps what is compared, and leaves out what has no
 /// influence.
-struct VerifyPlan {
+struct VerifySetup {
   Recipe asked;
   Recipe recipe;  ///< has random weights, a constant learning rate that moves them, and the options' precision, steps
                   ///< and model
-  RunPlan run;    ///< the plan of `recipe` on its mesh
+  Decisions decisions;  ///< for `recipe` on its mesh
 };
 
-/// Plans the verification. No communication. Throws InputError, naming the recipe, when the recipe cannot run on its
+/// Prepares the verification. No communication. Throws InputError, naming the recipe, when the recipe cannot run on its
 /// mesh even with a small model, when its mesh does not have `num_ranks` ranks, or when the mesh cannot have the
 /// requested fault.
-VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks);
+VerifySetup set_up_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks);
 
 /// Returns the recipe in another precision, without what only its own precision has: loss scale, stochastic rounding,
 /// reductions in the half, optimizer state of another dtype.

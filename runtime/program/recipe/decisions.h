@@ -10,8 +10,8 @@
 namespace meshtrain {
 
 /// All decisions that a recipe leaves to the mesh, the model and the batch, made once. The floors below are built from
-/// the plan and see no word of the recipe.
-struct RunPlan : TrainingOptions {
+/// them and see no word of the recipe.
+struct Decisions : TrainingOptions {
   MeshLayout layout;
   DeviceRequest device;
 };
@@ -19,13 +19,13 @@ struct RunPlan : TrainingOptions {
 /// Checks the recipe against the mesh, the model and the batch, and decides: `auto` becomes a value. `layout` has the
 /// axes dp, tp and cp. No communication; every rank gets the same result. Throws InputError with the keys, their
 /// locations when the recipe knows them, and the numbers.
-RunPlan resolve(const Recipe& recipe, const MeshLayout& layout);
+Decisions resolve(const Recipe& recipe, const MeshLayout& layout);
 
 /// Returns `recipe` with the sizes and the order of `layout` as its mesh.
 Recipe on_mesh(Recipe recipe, const MeshLayout& layout);
 
-/// Returns the plan as YAML, which `train --check` prints and RUN_DIR/decisions.yaml keeps.
-std::string to_yaml(const RunPlan& plan);
+/// Returns the decisions as YAML, which `train --check` prints and RUN_DIR/decisions.yaml keeps.
+std::string to_yaml(const Decisions& decisions);
 
 /// Returns the dtype of a precision: "fp32" -> at::kFloat, ...; for a mixed precision the dtype in which parameters are
 /// used: "bf16_mixed" -> at::kBFloat16.

@@ -1,4 +1,4 @@
-#include "runtime/program/verify/plan.h"
+#include "runtime/program/verify/setup.h"
 
 #include <algorithm>
 
@@ -64,12 +64,12 @@ Recipe in_precision(Recipe recipe, const std::string& precision) {
   return recipe;
 }
 
-VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) {
+VerifySetup set_up_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) {
   const MeshLayout layout = fit(recipe, num_ranks);
   Recipe asked = in_precision(recipe, options.precision);
   asked.device = options.device;
   if (options.device == "cpu") asked.parallel.backend = "auto";  // the recipe's backend may need GPUs
-  const RunPlan resolved = resolve(asked, layout);
+  const Decisions resolved = resolve(asked, layout);
   check_fault(options.skipped_sums, layout);
 
   Recipe verified = options.shrink ? shrink(asked, layout) : asked;

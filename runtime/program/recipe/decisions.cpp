@@ -1,4 +1,4 @@
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 
 #include "mesh/base/error.h"
 #include "runtime/program/recipe/context.h"
@@ -70,7 +70,7 @@ bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
 }
 
-RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
+Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
   const ModelRecipe& model = recipe.model;
   const ParallelRecipe& parallel = recipe.parallel;
   const CheckpointingRecipe& checkpointing = recipe.train.activation_checkpointing;
@@ -107,11 +107,11 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
 
 }  // namespace
 
-RunPlan resolve(const Recipe& recipe, const MeshLayout& layout) try {
+Decisions resolve(const Recipe& recipe, const MeshLayout& layout) try {
   check_values(recipe, layout);
-  const RunPlan plan = decide(recipe, layout);
-  check_choices(recipe, plan);
-  return plan;
+  const Decisions decisions = decide(recipe, layout);
+  check_choices(recipe, decisions);
+  return decisions;
 } catch (const InputError& error) {
   if (recipe.locations.empty()) throw;
   const auto found = recipe.locations.find(error.key());
@@ -128,44 +128,46 @@ Recipe on_mesh(Recipe recipe, const MeshLayout& layout) {
   return recipe;
 }
 
-std::string to_yaml(const RunPlan& plan) {
+std::string to_yaml(const Decisions& decisions) {
   Writer writer;
   writer.map("mesh", [&](Writer& mesh) {
-    for (const Axis& axis : plan.layout.axes()) mesh.field(axis.name, axis.size);
+    for (const Axis& axis : decisions.layout.axes()) mesh.field(axis.name, axis.size);
   });
   writer.map("precision", [&](Writer& map) {
-    const Precision& precision = plan.precision;
+    const Precision& precision = decisions.precision;
     map.field("compute", word_of(kDtypes, precision.compute));
     map.field("residual", word_of(kDtypes, precision.residual));
     map.field("shards", word_of(kDtypes, precision.mixed ? at::kFloat : precision.compute));
     map.field("reduce", word_of(kDtypes, precision.reduce));
-    map.field("state", word_of(kDtypes, *plan.optimizer.state_dtype));
-    map.field("loss_scale", std::string(!plan.loss_scale ? "none" : plan.loss_scale->fixed ? "static" : "dynamic"));
-    map.field("stochastic_rounding", plan.rounding_seed.has_value());
+    map.field("state", word_of(kDtypes, *decisions.optimizer.state_dtype));
+    map.field("loss_scale", std::string(!decisions.loss_scale         ? "none"
+                                        : decisions.loss_scale->fixed ? "static"
+                                                                      : "dynamic"));
+    map.field("stochastic_rounding", decisions.rounding_seed.has_value());
   });
   writer.map("fsdp", [&](Writer& fsdp) {
-    const ShardingChoice& sharding = plan.sharding;
+    const ShardingChoice& sharding = decisions.sharding;
     fsdp.field("mode", std::string(sharding.hybrid ? "hybrid_shard" : name(sharding.mode)));
     fsdp.field("axes", sharding.axes);
     fsdp.field("ranks", sharding.num_ranks);
     if (sharding.shard_size) fsdp.field("shard_size", *sharding.shard_size);
     if (sharding.hybrid && !sharding.shard_size) fsdp.field("shard_size", std::string("the ranks of a host"));
-    fsdp.field("offload", word_of(kOffloads, plan.offload));
+    fsdp.field("offload", word_of(kOffloads, decisions.offload));
   });
-  writer.field("sequence_parallel", std::string(plan.sequence_parallel ? "on" : "off"));
+  writer.field("sequence_parallel", std::string(decisions.sequence_parallel ? "on" : "off"));
   writer.map("context", [&](Writer& context) {
-    context.field("algorithm", std::string(name(plan.context.algorithm)));
-    context.field("layout", std::string(name(plan.context.layout)));
-    context.field("reason", plan.context.reason);
+    context.field("algorithm", std::string(name(decisions.context.algorithm)));
+    context.field("layout", std::string(name(decisions.context.layout)));
+    context.field("reason", decisions.context.reason);
   });
   writer.map("activation_checkpointing", [&](Writer& map) {
-    map.field("mode", word_of(kRecomputes, plan.recomputation.what));
-    map.field("every", plan.recomputation.every);
+    map.field("mode", word_of(kRecomputes, decisions.recomputation.what));
+    map.field("every", decisions.recomputation.every);
   });
   writer.map("device", [&](Writer& device) {
-    device.field("asked", word_of(kDevices, plan.device.kind));
-    device.field("backend", word_of(kTransports, plan.device.transport));
-    if (plan.device.cpu_only) device.field("cpu_only", Wording(*plan.device.cpu_only).text());
+    device.field("asked", word_of(kDevices, decisions.device.kind));
+    device.field("backend", word_of(kTransports, decisions.device.transport));
+    if (decisions.device.cpu_only) device.field("cpu_only", Wording(*decisions.device.cpu_only).text());
   });
   return writer.text();
 }

@@ -1,4 +1,4 @@
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 
 #include <gtest/gtest.h>
 
@@ -29,10 +29,10 @@ MeshLayout mesh(int64_t dp, int64_t cp, int64_t tp) {
   return MeshLayout({{"dp", dp}, {"cp", cp}, {"tp", tp}});
 }
 
-TEST(RunPlan, NoShardIsTheDefaultUnderTensorParallel) {
+TEST(Decisions, NoShardIsTheDefaultUnderTensorParallel) {
   const Recipe recipe = recipe_of();
-  const RunPlan with_tp = resolve(recipe, mesh(2, 2, 2)), without = resolve(recipe, mesh(2, 2, 1)),
-                alone = resolve(recipe, mesh(1, 1, 1));
+  const Decisions with_tp = resolve(recipe, mesh(2, 2, 2)), without = resolve(recipe, mesh(2, 2, 1)),
+                  alone = resolve(recipe, mesh(1, 1, 1));
   EXPECT_EQ(with_tp.sharding.mode, ShardingMode::NoShard);
   EXPECT_EQ(with_tp.sharding.axes, std::vector<std::string>{"dp"});
   EXPECT_EQ(without.sharding.mode, ShardingMode::FullShard);
@@ -41,7 +41,7 @@ TEST(RunPlan, NoShardIsTheDefaultUnderTensorParallel) {
   EXPECT_EQ(alone.sharding.mode, ShardingMode::NoShard) << "one rank has nothing to shard over";
 }
 
-TEST(RunPlan, SequenceParallelIsOnWhereTpDividesTheTokens) {
+TEST(Decisions, SequenceParallelIsOnWhereTpDividesTheTokens) {
   EXPECT_TRUE(resolve(recipe_of(), mesh(1, 1, 2)).sequence_parallel);
   EXPECT_FALSE(resolve(recipe_of(), mesh(2, 1, 1)).sequence_parallel);
   Recipe odd = recipe_of(1);
@@ -52,7 +52,7 @@ TEST(RunPlan, SequenceParallelIsOnWhereTpDividesTheTokens) {
   EXPECT_FALSE(resolve(off, mesh(1, 1, 2)).sequence_parallel);
 }
 
-TEST(RunPlan, PartsAreContiguousWhereEveryLayerHasAWindow) {
+TEST(Decisions, PartsAreContiguousWhereEveryLayerHasAWindow) {
   const auto layout = [](int64_t window, std::vector<std::string> layer_types = {}) {
     Recipe recipe = recipe_of();
     recipe.model.shape.sliding_window = window;
@@ -65,15 +65,15 @@ TEST(RunPlan, PartsAreContiguousWhereEveryLayerHasAWindow) {
   EXPECT_EQ(layout(8, {"sliding_attention", "full_attention"}), SequenceLayout::Kind::ZigZag);
 }
 
-TEST(RunPlan, PrecisionIsDtypesAndALossScale) {
-  const auto plan = [](const std::string& word, const std::string& reduce) {
+TEST(Decisions, PrecisionIsDtypesAndALossScale) {
+  const auto decisions = [](const std::string& word, const std::string& reduce) {
     Recipe recipe = recipe_of();
     recipe.train.precision = word;
     recipe.parallel.fsdp.reduce_dtype = reduce;
     return resolve(recipe, mesh(2, 1, 1));
   };
   const auto precision = [&](const std::string& word, const std::string& reduce = "auto") {
-    return plan(word, reduce).precision;
+    return decisions(word, reduce).precision;
   };
   EXPECT_EQ(precision("fp64").compute, at::kDouble);
   EXPECT_FALSE(precision("fp32").mixed);
@@ -86,13 +86,13 @@ TEST(RunPlan, PrecisionIsDtypesAndALossScale) {
   EXPECT_TRUE(bf16_mixed.mixed);
   EXPECT_EQ(bf16_mixed.compute, at::kBFloat16);
   EXPECT_EQ(bf16_mixed.reduce, at::kBFloat16);
-  EXPECT_FALSE(plan("bf16_mixed", "auto").loss_scale);
+  EXPECT_FALSE(decisions("bf16_mixed", "auto").loss_scale);
   EXPECT_EQ(fp16_mixed.compute, at::kHalf);
   EXPECT_EQ(fp16_mixed.reduce, at::kFloat);
-  EXPECT_TRUE(plan("fp16_mixed", "auto").loss_scale) << "without a loss_scale of its own too";
+  EXPECT_TRUE(decisions("fp16_mixed", "auto").loss_scale) << "without a loss_scale of its own too";
 }
 
-TEST(RunPlan, SettingsForCpusAloneAreNamed) {
+TEST(Decisions, SettingsForCpusAloneAreNamed) {
   const auto named = [](const std::function<void(Recipe&)>& change) {
     Recipe recipe = recipe_of();
     change(recipe);
@@ -112,7 +112,7 @@ TEST(RunPlan, SettingsForCpusAloneAreNamed) {
             "");
 }
 
-TEST(RunPlan, ASecondQueueIsForGathersBesideReductions) {
+TEST(Decisions, ASecondQueueIsForGathersBesideReductions) {
   for (const auto& [mode, two] : std::map<std::string, bool>{
            {"no_shard", false}, {"shard_optimizer", false}, {"shard_grad_op", false}, {"full_shard", true}}) {
     Recipe recipe = recipe_of();
@@ -121,7 +121,7 @@ TEST(RunPlan, ASecondQueueIsForGathersBesideReductions) {
   }
 }
 
-TEST(RunPlan, StateHasTheDtypeOfWeightsUnlessFp32IsAskedFor) {
+TEST(Decisions, StateHasTheDtypeOfWeightsUnlessFp32IsAskedFor) {
   Recipe recipe = recipe_of();
   for (const auto& [precision, state] : {std::pair("fp64", at::kDouble),
                                          {"fp32", at::kFloat},
@@ -136,7 +136,7 @@ TEST(RunPlan, StateHasTheDtypeOfWeightsUnlessFp32IsAskedFor) {
   EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).optimizer.state_dtype, at::kFloat);
 }
 
-TEST(RunPlan, TheResidualStreamHasTheDtypeOfActivationsUnlessFp32IsAskedFor) {
+TEST(Decisions, TheResidualStreamHasTheDtypeOfActivationsUnlessFp32IsAskedFor) {
   Recipe recipe = recipe_of();
   for (const auto& [precision, dtype] :
        {std::pair("fp64", at::kDouble), {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16_mixed", at::kHalf}}) {
@@ -147,7 +147,7 @@ TEST(RunPlan, TheResidualStreamHasTheDtypeOfActivationsUnlessFp32IsAskedFor) {
   EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.residual, at::kFloat);
 }
 
-TEST(RunPlan, AsYamlHasNoAutoThatIsDecidedHere) {
+TEST(Decisions, AsYamlHasNoAutoThatIsDecidedHere) {
   Recipe recipe = recipe_of();
   recipe.train.precision = "fp16_mixed";
   recipe.parallel.fsdp.mode = "hybrid_shard";
