@@ -9,7 +9,7 @@
 #include "benchmarks/published/software.h"
 #include "benchmarks/published/steps.h"
 #include "mesh/base/error.h"
-#include "runtime/program/plan/planned_mesh.h"
+#include "runtime/program/forecast/mesh_forecast.h"
 #include "runtime/training/model/shape.h"
 
 namespace meshtrain {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/program/plan/forecast.h"
+#include "runtime/program/forecast/forecast.h"
 
 namespace meshtrain {
 namespace {

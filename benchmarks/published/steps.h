@@ -5,7 +5,7 @@
 
 #include "benchmarks/published/software.h"
 #include "benchmarks/published/table.h"
-#include "runtime/program/plan/time_forecast.h"
+#include "runtime/program/forecast/time_forecast.h"
 #include "runtime/program/recipe/decisions.h"
 
 namespace meshtrain {

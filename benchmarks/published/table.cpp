@@ -11,7 +11,7 @@
 #include "mesh/base/error.h"
 #include "mesh/base/files/file_reader.h"
 #include "mesh/base/size_text.h"
-#include "runtime/program/plan/machine.h"
+#include "runtime/program/forecast/machine.h"
 
 namespace meshtrain {
 namespace {

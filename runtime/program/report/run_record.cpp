@@ -81,10 +81,10 @@ std::vector<std::string> hosts_of_file(const fs::path& file) {
   return hosts;
 }
 
-std::optional<PlannedStep> planned_step_of_file(const fs::path& file) {
+std::optional<ForecastRecord> forecast_of_file(const fs::path& file) {
   const std::string text = text_of_file(file);
   if (text.empty()) return std::nullopt;
-  return parse_planned_step(file.string(), text);
+  return parse_forecast(file.string(), text);
 }
 
 std::vector<std::string> files_in(const fs::path& folder) {
@@ -201,11 +201,11 @@ bool RunReader::refresh() {
   });
   if (changed_) record.starts = starts_of(record.events, record.ledger);
   read_problems("recipe.yaml", [&] { replace(record.recipe, keys_of_file(record.folder / "recipe.yaml")); });
-  const fs::path decisions = file_in(record.folder, "decisions.yaml", "plan.yaml");
-  const fs::path forecast = file_in(record.folder, "forecast.json", "plan.json");
-  read_problems(decisions.filename(), [&] { replace(record.mesh, mesh_of(keys_of_file(decisions))); });
+  const fs::path decisions_file = file_in(record.folder, "decisions.yaml", "plan.yaml");
+  const fs::path forecast_file = file_in(record.folder, "forecast.json", "plan.json");
+  read_problems(decisions_file.filename(), [&] { replace(record.mesh, mesh_of(keys_of_file(decisions_file))); });
   read_problems("hosts.json", [&] { replace(record.hosts, hosts_of_file(record.folder / "hosts.json")); });
-  read_problems(forecast.filename(), [&] { replace(record.planned, planned_step_of_file(forecast)); });
+  read_problems(forecast_file.filename(), [&] { replace(record.forecast, forecast_of_file(forecast_file)); });
   read_problems("checkpoints", [&] { replace(record.checkpoints, list_checkpoints(record.folder / "checkpoints")); });
   replace(record.flight, files_in(record.folder / "flight"));
 

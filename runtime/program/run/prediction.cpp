@@ -8,7 +8,7 @@
 
 #include "mesh/base/files/output_file.h"
 #include "mesh/base/size_text.h"
-#include "runtime/program/plan/plan_text.h"
+#include "runtime/program/forecast/forecast_text.h"
 
 namespace meshtrain {
 

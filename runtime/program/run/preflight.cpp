@@ -11,8 +11,8 @@
 #include "mesh/base/error.h"
 #include "mesh/base/files/glob.h"
 #include "mesh/base/size_text.h"
+#include "runtime/program/forecast/remedies.h"
 #include "runtime/program/hf/export_folder.h"
-#include "runtime/program/plan/remedies.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/run/run_directory.h"
 #include "runtime/training/model/transformer.h"
@@ -147,7 +147,7 @@ void check_offload(const Recipe& recipe, const Decisions& decisions) {
                                                      fs::absolute(path).parent_path().string() + " does not exist");
 }
 
-MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, PlanRequest request, int64_t needed,
+MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, ForecastRequest request, int64_t needed,
                            bool measured) {
   constexpr double kSurely = 1.1;  // of the forecast, beside which others' measurements lie within a tenth on average
   const int64_t here = std::min(available_host_memory(), available_address_space()), ranks = decisions.layout.size();
@@ -172,9 +172,9 @@ MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, Pla
   throw InputError(text + " (meshtrain plan compares meshes)");
 }
 
-std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const PlanRequest& request) try {
+std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const ForecastRequest& request) try {
   return memory_remedies(recipe, layout, request);
-} catch (const std::exception&) {  // there is no plan, or no memory for one
+} catch (const std::exception&) {  // there is no forecast, or no memory for one
   return "";
 }
 

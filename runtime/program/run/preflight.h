@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/program/plan/planned_mesh.h"
+#include "runtime/program/forecast/mesh_forecast.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/telemetry/notice.h"
 #include "runtime/training/checkpoint/checkpoint_folder.h"
@@ -39,11 +39,11 @@ struct MemoryNotice {
 /// that ranks have now, and the text is empty when it suffices. Otherwise compares with the GPU that `request`
 /// describes, or with the host of this process. Throws InputError when a step needs over a tenth more than a GPU has;
 /// the forecast is off by less than that (docs/plan.md).
-MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, PlanRequest request, int64_t needed,
+MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, ForecastRequest request, int64_t needed,
                            bool measured);
 
-/// Returns memory_remedies(), an empty text where there is no plan. Throws nothing.
-std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const PlanRequest& request);
+/// Returns memory_remedies(), an empty text where there is no forecast. Throws nothing.
+std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const ForecastRequest& request);
 
 /// Returns, in one line, what only the ranks of a run can find out.
 std::string not_checked(const Recipe& recipe, const Decisions& decisions);

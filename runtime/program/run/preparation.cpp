@@ -20,8 +20,8 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the plan request of a run on the ranks of `world`. Every rank must call it.
-PlanRequest request_of_ranks(const Recipe& recipe, const Computing& computing, const Group& world) {
+/// Returns the forecast request of a run on the ranks of `world`. Every rank must call it.
+ForecastRequest request_of_ranks(const Recipe& recipe, const Computing& computing, const Group& world) {
   const HostMap hosts = HostMap::of(world);
   const auto host_ranks = static_cast<int64_t>(hosts.ranks_of(hosts.host_of(world.rank())).size());
   const bool has_gpu = computing.free_memory != nullptr;
@@ -29,7 +29,8 @@ PlanRequest request_of_ranks(const Recipe& recipe, const Computing& computing, c
       has_gpu ? computing.free_memory() : std::min(available_host_memory() / host_ranks, available_address_space());
   at::Tensor negated = at::full({1}, -own, at::kLong);
   world.all_reduce(negated, Reduce::Max).wait();
-  PlanRequest request = plan_request(recipe, world.size(), world.size() / hosts.num_hosts(), /*machine=*/nullptr);
+  ForecastRequest request =
+      forecast_request(recipe, world.size(), world.size() / hosts.num_hosts(), /*machine=*/nullptr);
   request.hosts.gpus = has_gpu;
   const int64_t least = -negated.item<int64_t>();
   if (least > 0) request.memory = least + request.runtime_bytes();  // the runtime has its own already
@@ -67,7 +68,7 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
   resumes = !broadcast_text(world, resume ? "yes" : "").empty();
   check_same_files(recipe, reads_weights(), world);
   request = mesh ? request_of_ranks(recipe, computing, world)
-                 : plan_request(recipe, decisions.layout.size(), /*ranks_per_host=*/0, options.machine);
+                 : forecast_request(recipe, decisions.layout.size(), /*ranks_per_host=*/0, options.machine);
   if (!mesh && !options.machine && recipe.device == "auto") request.hosts.gpus = is_cuda_driver_there();
   agree(world, [&] {
     if (!is_first) return;

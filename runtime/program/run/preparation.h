@@ -36,9 +36,9 @@ struct Preparation {
   std::unique_ptr<Mixture> data;
   std::unique_ptr<Evaluation> evaluation;
   bool resumes = false;  ///< true: from a checkpoint; the same on all ranks
-  /// The plan request of this run. Its memory is the least that any rank has free now; without ranks, that of
+  /// The forecast request of this run. Its memory is the least that any rank has free now; without ranks, that of
   /// RunOptions::machine.
-  PlanRequest request;
+  ForecastRequest request;
 
   // Set on rank 0 only.
   CheckpointHead head;

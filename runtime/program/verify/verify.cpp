@@ -14,9 +14,9 @@
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
 #include "mesh/skipped_sums.h"
+#include "runtime/program/forecast/forecast.h"
+#include "runtime/program/forecast/mesh_forecast.h"
 #include "runtime/program/launch/connect_devices.h"
-#include "runtime/program/plan/forecast.h"
-#include "runtime/program/plan/planned_mesh.h"
 #include "runtime/program/verify/made_samples.h"
 #include "runtime/program/verify/replicas.h"
 #include "runtime/program/verify/report.h"
@@ -114,7 +114,7 @@ class Verification {
   int64_t memory_of_one_rank() const try {
     const Recipe recipe = on_one_rank(setup_.recipe);
     const Decisions decisions = resolve(recipe, one_rank_mesh().layout());
-    return forecast_rank(decisions, plan_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
+    return forecast_rank(decisions, forecast_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
   } catch (const std::exception&) {  // the trainer says why
     return 0;
   }

@@ -439,9 +439,9 @@ TEST_F(RunFolder, IsReadWhole) {
   EXPECT_EQ(num_interruptions(record), 1);
   EXPECT_EQ(state_of(record), "done");
   EXPECT_EQ(record.meshes_text(), "meshes dp=2,cp=2,tp=2 (steps 1 to 4), then dp=4,cp=1,tp=2 (from step 5)");
-  ASSERT_TRUE(record.planned);
-  EXPECT_EQ(record.planned->memory, (PlannedStep::Pair{1048576, 2097152}));
-  const std::vector<PlanLine> lines = compare(*record.planned, record.metrics);
+  ASSERT_TRUE(record.forecast);
+  EXPECT_EQ(record.forecast->memory, (ForecastRecord::Pair{1048576, 2097152}));
+  const std::vector<ForecastLine> lines = compare(*record.forecast, record.metrics);
   ASSERT_EQ(lines.size(), 6u);
   EXPECT_EQ(lines[0].difference, "-50.0 %");
   EXPECT_EQ(lines[1].label + ": " + lines[1].planned, "  optimizer: 512 KiB");
@@ -466,13 +466,13 @@ TEST_F(RunFolder, OlderNamesOfFilesAreReadWhenTheNewAreMissing) {
   EXPECT_EQ(record.problems, Lines());
   EXPECT_EQ(record.num_ranks(), 2);
   EXPECT_EQ(record.warnings.lines().size(), 1u);
-  ASSERT_TRUE(record.planned);
-  EXPECT_EQ(record.planned->memory.planned, 1024);
+  ASSERT_TRUE(record.forecast);
+  EXPECT_EQ(record.forecast->memory.planned, 1024);
   write("decisions.yaml", "mesh:\n  dp: 4\n");
   write("forecast.json", R"({"rank":0,"planned":{"memory_bytes":2048,"sent_bytes":0}})");
   EXPECT_TRUE(reader.refresh());
   EXPECT_EQ(record.num_ranks(), 4);
-  EXPECT_EQ(record.planned->memory.planned, 2048);
+  EXPECT_EQ(record.forecast->memory.planned, 2048);
 }
 
 TEST_F(RunFolder, DamagedFilesAreProblemsAndNoMore) {
