@@ -65,7 +65,7 @@ c10::intrusive_ptr<AttentionCall> make_call(const at::Tensor& q, const at::Tenso
                                             const Group& group, ContextAlgorithm algorithm, AttentionRule rule) {
   const int64_t batch = q.size(0);
   if (rule.window >= layout.sequence_length()) rule.window = 0;
-  const PassOptions options = pass_options(q, layout, rule);
+  const KernelCallOptions options = kernel_call_options(q, layout, rule);
   if (group.size() == 1) return c10::make_intrusive<LocalAttention>(layout, batch, rule, options);
   const Group counted = group.with_purpose("cp.attention");
   if (rule.window > 0 && algorithm != ContextAlgorithm::Ulysses) {

@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "context_parallel/attention_kernels.h"
-#include "context_parallel/attention_plan.h"
 #include "context_parallel/blocks.h"
+#include "context_parallel/kernel_calls.h"
 
 namespace meshtrain {
 
-/// Computes the pass in one kernel call; `rule.window` does not count, blocks have been cut to it. Returns a result for
+/// Makes the kernel call; `rule.window` does not count, blocks have been cut to it. Returns a result for
 /// each of its blocks, in their order, with the shapes of attend(). The tensors hold all queries [B, H, s, D] and keys
 /// [B, K, n, D] that the positions of the blocks refer to.
-std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
-                             const AttentionRule& rule);
-std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tensor& grad_out, const at::Tensor& q,
+std::vector<Attended> attend(const KernelCall& call, const at::Tensor& q, const at::Tensor& keys,
+                             const at::Tensor& values, const AttentionRule& rule);
+std::vector<AttentionGradients> attend_backward(const KernelCall& call, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
                                                 const Attended& attended, const AttentionRule& rule);
 
@@ -30,9 +30,9 @@ class RunningAttention {
   /// q [B, H, s, D]: all local queries.
   RunningAttention(const at::Tensor& q, const AttentionRule& rule) : q_(q), rule_(rule) {}
 
-  /// Attends the pass's queries to its keys. keys, values [B, K, n, D]: the positions that its blocks refer to. Throws
+  /// Attends the call's queries to its keys. keys, values [B, K, n, D]: the positions that its blocks refer to. Throws
   /// std::logic_error for a rectangle before the diagonals of all queries.
-  void add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values);
+  void add(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values);
 
   /// Returns the results of all queries: out [B, H, s, D] in the dtype of q, in memory [B, s, H, D]; lse [B, H, s].
   /// Throws std::logic_error when a query has had no key. Call once.
@@ -56,13 +56,13 @@ class RunningGradients {
   RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended,
                    const AttentionRule& rule);
 
-  /// Adds the pass's share to the gradient of q, and the gradients of its keys and values to key_gradients and
+  /// Adds the call's share to the gradient of q, and the gradients of its keys and values to key_gradients and
   /// value_gradients [B, K, n, D], which have the shape of keys and values.
-  void add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& key_gradients,
+  void add(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& key_gradients,
            const at::Tensor& value_gradients);
-  /// Adds the pass's share to the gradient of q, and returns the gradients of each block's own keys [rows, K, m, D].
+  /// Adds the call's share to the gradient of q, and returns the gradients of each block's own keys [rows, K, m, D].
   /// Blocks of one tile.
-  std::vector<AttentionGradients> compute(const Pass& pass, const at::Tensor& keys, const at::Tensor& values);
+  std::vector<AttentionGradients> compute(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values);
 
   /// Returns the gradient of q in its dtype, in memory [B, s, H, D].
   at::Tensor queries() const { return dq_.to(q_.scalar_type()); }

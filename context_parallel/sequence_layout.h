@@ -8,7 +8,7 @@
 
 namespace meshtrain {
 
-class AttentionPlans;  // attention_plan.h
+class KernelCallCache;  // kernel_calls.h
 
 /// The positions of a sequence that each context-parallel rank holds, and the starts of its documents. A value type; no
 /// function communicates. S is the length of the complete sequence, s = S / ranks its local part.
@@ -56,8 +56,9 @@ class SequenceLayout {
   bool divided() const;
   /// Returns the layout of one rank that holds all S positions, with the same documents.
   SequenceLayout undistributed() const;
-  /// Returns the plans made so far for these documents, which copies of this layout share. Null without documents.
-  AttentionPlans* plans() const;
+  /// Returns the kernel calls made so far for these documents, which copies of this layout share. Null without
+  /// documents.
+  KernelCallCache* kernel_calls() const;
 
  private:
   Kind kind_;

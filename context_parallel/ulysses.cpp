@@ -18,7 +18,7 @@ int64_t kv_head_repeats(int64_t num_kv_heads, int64_t ranks) {
 }
 
 UlyssesAttention::UlyssesAttention(const SequenceLayout& layout, const Group& group, int64_t batch, int64_t num_heads,
-                                   int64_t num_kv_heads, const AttentionRule& rule, const PassOptions& options)
+                                   int64_t num_kv_heads, const AttentionRule& rule, const KernelCallOptions& options)
     : layout_(layout),
       group_(group),
       repeats_(kv_head_repeats(num_kv_heads, group.size())),

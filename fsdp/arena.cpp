@@ -15,7 +15,7 @@ Arena::Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::opti
       tenant.size += static_cast<int64_t>(tensor.nbytes());
     }
   }
-  offsets_ = plan_offsets(tenants, reach.value_or(static_cast<int64_t>(units.size())));
+  offsets_ = assign_offsets(tenants, reach.value_or(static_cast<int64_t>(units.size())));
   options_ = at::TensorOptions(units.front().buffers().front().values().device()).dtype(at::kByte);
 }
 

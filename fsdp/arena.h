@@ -17,8 +17,8 @@ class Arena {
   using TensorsOf = std::function<std::vector<at::Tensor>(const Unit&)>;
 
   Arena() = default;
-  /// Plans offsets for `tensors` of each unit, which have no memory. `reach`: only neighbours at most so far apart, and
-  /// units of the whole step, have memory at once; none: all have it permanently.
+  /// Assigns offsets for `tensors` of each unit, which have no memory. `reach`: only neighbours at most so far apart,
+  /// and units of the whole step, have memory at once; none: all have it permanently.
   Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::optional<int64_t> reach = {});
 
   /// Allocates a window of `group`, every rank of which must call it. Returns false where windows are impossible.

@@ -87,9 +87,9 @@ void Training::export_to(const std::filesystem::path& folder) {
 
 Resumed Training::resume(const std::filesystem::path& folder) {
   const int64_t any_step = std::numeric_limits<int64_t>::max();
-  ResumePlan planned;
+  ResumeCandidate planned;
   agree(ranks_, [&] {
-    if (ranks_.rank() == 0) planned = plan_resume(newest(folder), describe_run(recipe_, layout_), any_step);
+    if (ranks_.rank() == 0) planned = resume_candidate(newest(folder), describe_run(recipe_, layout_), any_step);
   });
   const Resumed resumed = meshtrain::resume(std::move(planned), trainer_, ranks_);
   state_ = resumed.state;

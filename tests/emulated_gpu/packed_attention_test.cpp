@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "context_parallel/attention.h"
-#include "context_parallel/attention_plan.h"
 #include "context_parallel/choice.h"
+#include "context_parallel/kernel_calls.h"
 #include "context_parallel/packed_attention.h"
 #include "mesh/staged.h"
 #include "runtime/training/model/operators/rope.h"
@@ -116,7 +116,7 @@ TEST(PackedAttention, RowsHaveDocumentsOfTheirOwn) {
 }
 
 // The lengths of a micro-batch are copied to the GPU once, not for each layer and direction.
-TEST(PackedAttention, LayersShareAPlan) {
+TEST(PackedAttention, LayersShareTheirCalls) {
   for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
     const SequenceLayout layout = SequenceLayout(kind, kLength, world().size(), world().rank()).with_documents(kOne);
     const at::Tensor x = layout.take(random_tensor({1, kLength, 4, kHeadDim}, 1, at::kHalf), 1).to(gpu());
@@ -141,7 +141,7 @@ TEST(PackedAttention, DocumentsTravelThroughPinnedMemory) {
   const Rotary angles{ones, ones};
   const SequenceLayout layout = SequenceLayout::whole(kLength).with_documents(kOne);
   const KernelCalls calls;
-  hop_passes(layout, 1, /*source=*/0, {.packing = gpu()});
+  hop_calls(layout, 1, /*source=*/0, {.packing = gpu()});
   EXPECT_EQ(calls.count("pin_memory"), 1);
   angles.select(at::arange(kLength).unsqueeze(0));
   EXPECT_EQ(calls.count("pin_memory"), 2);

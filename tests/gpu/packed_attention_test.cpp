@@ -132,14 +132,14 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
             return part.to(dtype).to(numbers).to(device).transpose(1, 2);
           };
           const at::Tensor q = local(whole[0], rank), grad = local(whole[3], rank);
-          const auto plan = [&](int hop) {
-            return hop_passes(layout, kBatch, (rank + hop) % kRanks, pass_options(q, layout, {kPackedScale}));
+          const auto calls = [&](int hop) {
+            return hop_calls(layout, kBatch, (rank + hop) % kRanks, kernel_call_options(q, layout, {kPackedScale}));
           };
           RunningAttention running(q, {kPackedScale});
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
-            for (const Pass& pass : plan(hop)->passes)
-              running.add(pass, local(whole[1], source), local(whole[2], source));
+            for (const KernelCall& call : calls(hop)->calls)
+              running.add(call, local(whole[1], source), local(whole[2], source));
           }
           const Attended attended = running.finish();
           std::vector<at::Tensor> results = {attended.out, attended.lse};
@@ -148,7 +148,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
             const int source = (rank + hop) % kRanks;
             const at::Tensor k = local(whole[1], source), v = local(whole[2], source);
             const at::Tensor dk = at::zeros(k.sizes(), attended.lse.options()), dv = at::zeros_like(dk);
-            for (const Pass& pass : plan(hop)->passes) gradients.add(pass, k, v, dk, dv);
+            for (const KernelCall& call : calls(hop)->calls) gradients.add(call, k, v, dk, dv);
             results.insert(results.end(), {dk, dv});
           }
           results.push_back(gradients.queries());
@@ -175,7 +175,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
 void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarType dtype, int64_t head_dim = 64) {
   const SequenceLayout layout = SequenceLayout::whole(length).with_documents({starts});
   const at::Tensor q = fresh({1, length, 2, head_dim}).to(dtype).to(gpu()).transpose(1, 2);
-  LocalAttention local(layout, 1, {kPackedScale}, pass_options(q, layout, {kPackedScale}));
+  LocalAttention local(layout, 1, {kPackedScale}, kernel_call_options(q, layout, {kPackedScale}));
   AttentionCall::Forward forward = local.forward(q, q, q);
   local.backward(q, forward.saved);
 }
@@ -223,7 +223,7 @@ TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
         const auto run = [&](at::Device device, at::ScalarType numbers) {
           std::vector<at::Tensor> of;
           for (const at::Tensor& tensor : whole) of.push_back(tensor.to(dtype).to(numbers).to(device).transpose(1, 2));
-          LocalAttention local(layout, 2, rule, pass_options(of[0], layout, rule));
+          LocalAttention local(layout, 2, rule, kernel_call_options(of[0], layout, rule));
           const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
           const AttentionGradients gradients = local.backward(of[3], forward.saved);
           return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
@@ -252,7 +252,7 @@ TEST(PackedAttentionOnGpu, WindowsOfManyTilesAreAsOnTheHost) {
     std::vector<at::Tensor> of;
     for (const at::Tensor& tensor : whole) of.push_back(tensor.to(at::kFloat).to(dtype).to(device).transpose(1, 2));
     LocalAttention local(SequenceLayout::whole(kLength), 1, rule,
-                         pass_options(of[0], SequenceLayout::whole(kLength), rule));
+                         kernel_call_options(of[0], SequenceLayout::whole(kLength), rule));
     const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
     const AttentionGradients gradients = local.backward(of[3], forward.saved);
     return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
@@ -265,8 +265,8 @@ TEST(PackedAttentionOnGpu, WindowsOfManyTilesAreAsOnTheHost) {
 TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
   const SequenceLayout layout = SequenceLayout::whole(600).with_documents({{1, 40}, {599}});
   const at::Tensor q = fresh({2, 600, 2, 64}).to(at::kBFloat16).to(gpu()).transpose(1, 2);
-  const auto run = [&] {  // a layer: reuses the plan of the first one
-    LocalAttention local(layout, 2, {kPackedScale}, pass_options(q, layout, {kPackedScale}));
+  const auto run = [&] {  // a layer: reuses the calls of the first one
+    LocalAttention local(layout, 2, {kPackedScale}, kernel_call_options(q, layout, {kPackedScale}));
     const AttentionCall::Forward forward = local.forward(q, q, q);
     const AttentionGradients gradients = local.backward(q, forward.saved);
     return at::cat({forward.out, gradients.q, gradients.k, gradients.v});

@@ -59,10 +59,10 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
       refuse("fp64, fp32, bf16, fp16 and int64 can be reduced; other dtypes can be moved only");
   }
   sequence_ = communicator.issued++;
-  plan();
+  cut_into_chunks();
 }
 
-void MpiTransfer::plan() {
+void MpiTransfer::cut_into_chunks() {
   const int size = communicator_.size;
   const int64_t numel = collective_.output.defined() ? collective_.output.numel() : 0;
   const int64_t piece_bytes = std::min<int64_t>(communicator_.options.piece_bytes, std::numeric_limits<int>::max());

@@ -63,7 +63,7 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
     head = describe_run(recipe, decisions.layout);
     if (!options.resumes()) return;
     const auto found = checkpoint_to_resume(checkpoints, options.resume_step);
-    if (found) resume = plan_resume(*found, head, recipe.train.steps);
+    if (found) resume = resume_candidate(*found, head, recipe.train.steps);
   });
   resumes = !broadcast_text(world, resume ? "yes" : "").empty();
   check_same_files(recipe, reads_weights(), world);

@@ -173,7 +173,7 @@ std::string read_saved_recipe(const std::filesystem::path& folder) {
   return read_to_resume(folder).head.recipe;
 }
 
-ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
+ResumeCandidate resume_candidate(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
   Manifest manifest = read_to_resume(folder);
   const CheckpointHead& saved = manifest.head;
@@ -197,7 +197,7 @@ std::string describe_set_aside(const std::vector<int64_t>& steps) {
          " set aside as abandoned-step-...";
 }
 
-Resumed resume(ResumePlan planned, Trainer& trainer, const Group& world) {
+Resumed resume(ResumeCandidate planned, Trainer& trainer, const Group& world) {
   const auto start = std::chrono::steady_clock::now();
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
   Resumed resumed = std::move(planned.resumed);

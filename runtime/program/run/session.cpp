@@ -66,7 +66,7 @@ void Session::open_trainer(const ReplicaMap& replicas) {
 }
 
 void Session::resume() {
-  ResumePlan planned = std::exchange(prepared_.resume, {}).value_or(ResumePlan());
+  ResumeCandidate planned = std::exchange(prepared_.resume, {}).value_or(ResumeCandidate());
   std::error_code failed;
   const auto metrics = std::filesystem::status(RunDirectory::metrics_of(folder_), failed);
   CheckpointDisks disks(prepared_.checkpoints, world_,

@@ -117,7 +117,7 @@ bool HostTransfer::open() {
     }
     board_.open(notice_);
     opened_ = true;
-    if (path_ == Path::Board) plan();
+    if (path_ == Path::Board) cut_into_chunks();
     return true;
   }
   if (compared_ || !board_.everyone_published(HostBoard::kOpening)) return false;
@@ -136,7 +136,7 @@ bool HostTransfer::open() {
       peers_[local_rank] = window_->mapping().base() + notice.offset;
     }
     if (path_ == Path::Unknown) path_ = Path::Window;
-    if (path_ != Path::Mpi) plan();
+    if (path_ != Path::Mpi) cut_into_chunks();
   }
   return true;
 }
@@ -151,7 +151,7 @@ void HostTransfer::compare_notices() const {
   }
 }
 
-void HostTransfer::plan() {
+void HostTransfer::cut_into_chunks() {
   const bool one_host = layout_.hosts == 1;
   const bool all_reduce = kind_ == Kind::AllReduce;
   const bool on_board = path_ == Path::Board;

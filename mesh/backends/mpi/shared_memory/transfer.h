@@ -62,7 +62,7 @@ class HostTransfer final : public MpiOperation {
   bool open();
   void compare_notices() const;
   void settle_path();
-  void plan();
+  void cut_into_chunks();
   bool close();
 
   bool pump();

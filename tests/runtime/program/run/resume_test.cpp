@@ -23,8 +23,8 @@ class ResumeTest : public RunFolder {
     write_file(folder_.step(step) / "manifest.json", manifest_text(head, {}));
     return folder_.step(step);
   }
-  ResumePlan plan(const fs::path& checkpoint, const Words& settings, int64_t num_steps = 4) const {
-    return plan_resume(checkpoint, head_of(settings), num_steps);
+  ResumeCandidate plan(const fs::path& checkpoint, const Words& settings, int64_t num_steps = 4) const {
+    return resume_candidate(checkpoint, head_of(settings), num_steps);
   }
   std::string refused(const fs::path& checkpoint, const Words& settings, int64_t num_steps = 4) const {
     return message<InputError>([&] { plan(checkpoint, settings, num_steps); });
@@ -41,7 +41,7 @@ class ResumeTest : public RunFolder {
 TEST_F(ResumeTest, ListsTheChangesThatAreAllowed) {
   const fs::path saved = save(2);
   EXPECT_EQ(plan(saved, {}).resumed.changes, Words{});
-  const ResumePlan changed = plan(saved, {"optimizer.learning_rate=1e-3", "train.steps=9"}, 9);
+  const ResumeCandidate changed = plan(saved, {"optimizer.learning_rate=1e-3", "train.steps=9"}, 9);
   EXPECT_EQ(changed.resumed.changes, (Words{"train.steps: 9, was 4", "optimizer.learning_rate: 0.001, was 0.01"}));
   EXPECT_EQ(changed.resumed.state.num_samples, 8);
   EXPECT_EQ(changed.resumed.folder, saved);

@@ -1,4 +1,4 @@
-#include "context_parallel/attention_plan.h"
+#include "context_parallel/kernel_calls.h"
 
 #include <ATen/ATen.h>
 
@@ -55,17 +55,17 @@ std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<ScoreBlock>&
   return rows;
 }
 
-/// Returns all diagonals as one causal pass over all queries; for many, one pass for kMostSequences of a row.
-std::vector<Pass> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int64_t batch, int64_t num_queries,
-                                   int64_t window, at::Device device) {
+/// Returns all diagonals as one causal call over all queries; for many, one call for kMostSequences of a row.
+std::vector<KernelCall> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int64_t batch, int64_t num_queries,
+                                         int64_t window, at::Device device) {
   const std::vector<std::vector<int64_t>> rows = lengths_of_rows(diagonals, batch, num_queries);
-  const auto pass = [&](ScoreBlock block, const Ends& ends) {
+  const auto call = [&](ScoreBlock block, const Ends& ends) {
     const at::Tensor bounds = ends.on(device);
     if (ends.longest > window) block.window = window;
     int64_t num_scores = 0;
     for (size_t i = 1; i < ends.ends.size(); ++i)
       num_scores += num_causal_scores(ends.ends[i] - ends.ends[i - 1], window);
-    return Pass({block}, PackedLengths{bounds, bounds, ends.longest, ends.longest}, num_scores);
+    return KernelCall({block}, PackedLengths{bounds, bounds, ends.longest, ends.longest}, num_scores);
   };
   size_t num_sequences = 0;
   for (const std::vector<int64_t>& row : rows) num_sequences += row.size();
@@ -74,24 +74,24 @@ std::vector<Pass> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int
     for (const std::vector<int64_t>& row : rows) {
       for (const int64_t length : row) ends.add(length);
     }
-    return {pass({0, num_queries, 0, num_queries, Pairs::Causal, 0, batch}, ends)};
+    return {call({0, num_queries, 0, num_queries, Pairs::Causal, 0, batch}, ends)};
   }
-  std::vector<Pass> passes;
+  std::vector<KernelCall> calls;
   for (size_t row = 0; row < rows.size(); ++row) {
     int64_t query = 0;
     for (size_t first = 0; first < rows[row].size(); first += kMostSequences) {
       Ends ends;
       for (size_t i = first; i < std::min(first + kMostSequences, rows[row].size()); ++i) ends.add(rows[row][i]);
       const int64_t count = ends.ends.back();
-      passes.push_back(pass({query, count, query, count, Pairs::Causal, static_cast<int64_t>(row), 1}, ends));
+      calls.push_back(call({query, count, query, count, Pairs::Causal, static_cast<int64_t>(row), 1}, ends));
       query += count;
     }
   }
-  return passes;
+  return calls;
 }
 
-/// Returns blocks of one kind, rectangles or anti-causal ones, as one pass.
-Pass packed_blocks(std::vector<ScoreBlock> blocks, at::Device device) {
+/// Returns blocks of one kind, rectangles or anti-causal ones, as one call.
+KernelCall packed_blocks(std::vector<ScoreBlock> blocks, at::Device device) {
   Ends queries, keys;
   const auto add = [&](const ScoreBlock& block) {
     for (int64_t row = 0; row < block.num_rows; ++row) {
@@ -109,15 +109,15 @@ Pass packed_blocks(std::vector<ScoreBlock> blocks, at::Device device) {
           num_scores};
 }
 
-/// Returns the plan of `blocks`, of which the causal ones come first.
-AttentionPlan planned(const std::vector<ScoreBlock>& blocks, int64_t batch, int64_t num_queries,
-                      const PassOptions& options) {
-  AttentionPlan plan;
+/// Returns the calls for `blocks`, of which the causal ones come first.
+KernelCalls calls_of(const std::vector<ScoreBlock>& blocks, int64_t batch, int64_t num_queries,
+                     const KernelCallOptions& options) {
+  KernelCalls calls;
   if (!options.packing) {
     const std::vector<ScoreBlock> separate = computable(blocks, options);
-    plan.passes.assign(separate.begin(), separate.end());
-    plan.num_diagonals = static_cast<size_t>(std::ranges::count_if(separate, &ScoreBlock::causal));
-    return plan;
+    calls.calls.assign(separate.begin(), separate.end());
+    calls.num_diagonals = static_cast<size_t>(std::ranges::count_if(separate, &ScoreBlock::causal));
+    return calls;
   }
   const auto of_kind = [&](Pairs pairs) {
     std::vector<ScoreBlock> some;
@@ -126,69 +126,70 @@ AttentionPlan planned(const std::vector<ScoreBlock>& blocks, int64_t batch, int6
   };
   const std::vector<ScoreBlock> diagonals = of_kind(Pairs::Causal);
   if (!diagonals.empty()) {
-    plan.passes = packed_diagonals(diagonals, batch, num_queries, options.window, *options.packing);
+    calls.calls = packed_diagonals(diagonals, batch, num_queries, options.window, *options.packing);
   }
-  plan.num_diagonals = plan.passes.size();
+  calls.num_diagonals = calls.calls.size();
   for (const Pairs pairs : {Pairs::AntiCausal, Pairs::All}) {
     std::vector<ScoreBlock> others = of_kind(pairs);
-    if (!others.empty()) plan.passes.push_back(packed_blocks(std::move(others), *options.packing));
+    if (!others.empty()) calls.calls.push_back(packed_blocks(std::move(others), *options.packing));
   }
-  return plan;
+  return calls;
 }
 
-/// Returns the layout's plan with this key, and makes it when it is new.
-std::shared_ptr<const AttentionPlan> plan_of(const SequenceLayout& layout, int64_t batch, int source,
-                                             const PassOptions& options, const std::function<AttentionPlan()>& make) {
-  if (layout.plans() == nullptr) return std::make_shared<const AttentionPlan>(make());
+/// Returns the layout's calls with this key, and makes them when they are new.
+std::shared_ptr<const KernelCalls> cached_calls(const SequenceLayout& layout, int64_t batch, int source,
+                                                const KernelCallOptions& options,
+                                                const std::function<KernelCalls()>& make) {
+  if (layout.kernel_calls() == nullptr) return std::make_shared<const KernelCalls>(make());
   const int device = options.packing ? std::max<int>(options.packing->index(), 0) : -1;
-  return layout.plans()->get(
+  return layout.kernel_calls()->get(
       {layout.kind(), layout.ranks(), layout.rank(), batch, source, device, options.window, options.window_in_kernel},
       make);
 }
 
 }  // namespace
 
-PassOptions pass_options(const at::Tensor& q, const SequenceLayout& layout, const AttentionRule& rule) {
+KernelCallOptions kernel_call_options(const at::Tensor& q, const SequenceLayout& layout, const AttentionRule& rule) {
   const bool capped = rule.softcap > 0, flash = is_gpu(q.device()) && flash_takes(q.scalar_type(), q.size(3));
   return {.packing = q.is_cuda() && flash && !capped && layout.divided() ? Packing(q.device()) : std::nullopt,
           .window = rule.window,
           .window_in_kernel = flash || capped};
 }
 
-std::vector<ScoreBlock> computable(const std::vector<ScoreBlock>& blocks, const PassOptions& options) {
+std::vector<ScoreBlock> computable(const std::vector<ScoreBlock>& blocks, const KernelCallOptions& options) {
   return options.window_in_kernel ? blocks : tiled(blocks);
 }
 
-size_t half_of(const std::vector<Pass>& passes) {
-  const auto scores = [](int64_t sum, const Pass& pass) { return sum + pass.num_scores; };
-  const int64_t all = std::accumulate(passes.begin(), passes.end(), int64_t{0}, scores);
+size_t half_of(const std::vector<KernelCall>& calls) {
+  const auto scores = [](int64_t sum, const KernelCall& call) { return sum + call.num_scores; };
+  const int64_t all = std::accumulate(calls.begin(), calls.end(), int64_t{0}, scores);
   int64_t sum = 0;
   size_t count = 0;
-  while (count < passes.size() && 2 * sum < all) sum += passes[count++].num_scores;
+  while (count < calls.size() && 2 * sum < all) sum += calls[count++].num_scores;
   return count;
 }
 
-std::shared_ptr<const AttentionPlan> hop_passes(const SequenceLayout& layout, int64_t batch, int source,
-                                                const PassOptions& options) {
-  return plan_of(layout, batch, source, options, [&] {
-    return planned(plan_hop(layout, batch, source, options.window), batch, layout.local_length(), options);
+std::shared_ptr<const KernelCalls> hop_calls(const SequenceLayout& layout, int64_t batch, int source,
+                                             const KernelCallOptions& options) {
+  return cached_calls(layout, batch, source, options, [&] {
+    return calls_of(hop_blocks(layout, batch, source, options.window), batch, layout.local_length(), options);
   });
 }
 
-std::shared_ptr<const AttentionPlan> whole_passes(const SequenceLayout& layout, int64_t batch,
-                                                  const PassOptions& options) {
-  return plan_of(layout, batch, kAllKeys, options, [&] {
-    WholePlan whole = plan_whole(layout, batch);
-    whole.diagonals.insert(whole.diagonals.end(), whole.rectangles.begin(), whole.rectangles.end());
-    return planned(whole.diagonals, batch, layout.local_length(), options);
+std::shared_ptr<const KernelCalls> all_keys_calls(const SequenceLayout& layout, int64_t batch,
+                                                  const KernelCallOptions& options) {
+  return cached_calls(layout, batch, kAllKeys, options, [&] {
+    ScoreBlocks all = all_keys_blocks(layout, batch);
+    all.diagonals.insert(all.diagonals.end(), all.rectangles.begin(), all.rectangles.end());
+    return calls_of(all.diagonals, batch, layout.local_length(), options);
   });
 }
 
-std::shared_ptr<const AttentionPlan> AttentionPlans::get(const Key& key, const std::function<AttentionPlan()>& make) {
+std::shared_ptr<const KernelCalls> KernelCallCache::get(const Key& key, const std::function<KernelCalls()>& make) {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<const AttentionPlan>& plan = plans_[key];
-  if (!plan) plan = std::make_shared<const AttentionPlan>(make());
-  return plan;
+  std::shared_ptr<const KernelCalls>& calls = calls_[key];
+  if (!calls) calls = std::make_shared<const KernelCalls>(make());
+  return calls;
 }
 
 }  // namespace meshtrain
