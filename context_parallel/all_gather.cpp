@@ -14,13 +14,13 @@ AttentionCall::Forward AllGatherAttention::forward(const at::Tensor& q, const at
   for (size_t i = 0; i < calls_->num_diagonals; ++i) running.add(calls[i], k, v);
   const KeyValues all = gather.wait();
   for (size_t i = calls_->num_diagonals; i < calls.size(); ++i) running.add(calls[i], all.keys(), all.values());
-  const Attended attended = running.finish();
+  const AttentionResult attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
 }
 
 AttentionGradients AllGatherAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-  const Attended attended{saved[3], saved[4]};
+  const AttentionResult attended{saved[3], saved[4]};
   const at::ScalarType dtype = attended.lse.scalar_type();
   RunningGradients running(grad_out, q, attended, rule_);
   const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);

@@ -47,7 +47,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
             << q.sizes() << " " << q.scalar_type() << ", k " << k.sizes() << " " << k.scalar_type() << ", v "
             << v.sizes() << " " << v.scalar_type() << ", layout of " << layout.local_length() << " positions on rank "
             << layout.rank() << " of " << layout.ranks() << ", group rank " << group.rank() << " of " << group.size();
-    throw OfRank<std::invalid_argument>(message.str());
+    throw RankError<std::invalid_argument>(message.str());
   };
   if (layout.ranks() != group.size() || layout.rank() != group.rank()) refuse("the layout is another group's");
   if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4) refuse("q, k and v need four dims, [B, heads, s, D]");

@@ -64,19 +64,19 @@ at::Tensor block_of(const at::Tensor& packed, int64_t offset, int64_t rows, int6
 
 }  // namespace
 
-std::vector<Attended> attend(const KernelCall& call, const at::Tensor& q, const at::Tensor& keys,
-                             const at::Tensor& values, const AttentionRule& rule) {
+std::vector<AttentionResult> attend(const KernelCall& call, const at::Tensor& q, const at::Tensor& keys,
+                                    const at::Tensor& values, const AttentionRule& rule) {
   const ScoreBlock& first = call.blocks.front();
   if (!call.lengths) {
     return {
         attend(queries_of(q, first), keys_of(keys, first), keys_of(values, first), first.pairs, rule_of(call, rule))};
   }
   const bool causal = first.pairs != Pairs::All;
-  const Attended packed =
+  const AttentionResult packed =
       attend_packed(side_by_side(q, call.blocks, queries_of), side_by_side(keys, call.blocks, keys_of),
                     side_by_side(values, call.blocks, keys_of), *call.lengths, causal, rule_of(call, rule));
-  const Attended all{in_order(packed.out, call), in_order(packed.lse, call)};
-  std::vector<Attended> parts;
+  const AttentionResult all{in_order(packed.out, call), in_order(packed.lse, call)};
+  std::vector<AttentionResult> parts;
   int64_t offset = 0;
   for (const ScoreBlock& block : call.blocks) {
     parts.push_back({block_of(all.out, offset, block.num_rows, block.num_queries),
@@ -88,7 +88,7 @@ std::vector<Attended> attend(const KernelCall& call, const at::Tensor& q, const 
 
 std::vector<AttentionGradients> attend_backward(const KernelCall& call, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
-                                                const Attended& attended, const AttentionRule& rule) {
+                                                const AttentionResult& attended, const AttentionRule& rule) {
   const ScoreBlock& first = call.blocks.front();
   if (!call.lengths) {
     return {attend_backward(queries_of(grad_out, first), queries_of(q, first), keys_of(keys, first),
@@ -119,14 +119,14 @@ void RunningAttention::add(const KernelCall& call, const at::Tensor& keys, const
     throw std::logic_error("attention: a block of queries from " + std::to_string(call.blocks.front().query) +
                            " on comes before all queries have met their own keys");
   }
-  std::vector<Attended> parts = attend(call, q_, keys, values, rule_);
+  std::vector<AttentionResult> parts = attend(call, q_, keys, values, rule_);
   for (size_t i = 0; i < parts.size(); ++i) {
     const ScoreBlock& block = call.blocks[i];
     block.causal() ? start(block, std::move(parts[i])) : merge(block, parts[i]);
   }
 }
 
-void RunningAttention::start(const ScoreBlock& block, Attended part) {
+void RunningAttention::start(const ScoreBlock& block, AttentionResult part) {
   const bool whole = block.num_rows == q_.size(0) && block.num_queries == q_.size(2);
   num_started_ += block.num_rows * block.num_tiles * block.num_queries;
   if (whole) {
@@ -142,13 +142,13 @@ void RunningAttention::start(const ScoreBlock& block, Attended part) {
   queries_of(merged_.lse, block).copy_(part.lse);
 }
 
-void RunningAttention::merge(const ScoreBlock& block, const Attended& part) {
+void RunningAttention::merge(const ScoreBlock& block, const AttentionResult& part) {
   const at::ScalarType dtype = part.lse.scalar_type();
   if (merged_.out.scalar_type() != dtype) merged_.out = merged_.out.to(dtype);
   meshtrain::merge({queries_of(merged_.out, block), queries_of(merged_.lse, block)}, part);
 }
 
-Attended RunningAttention::finish() {
+AttentionResult RunningAttention::finish() {
   if (!complete()) {
     throw std::logic_error("attention: " + std::to_string(q_.size(0) * q_.size(2) - num_started_) + " of " +
                            std::to_string(q_.size(0) * q_.size(2)) + " queries have had no key");
@@ -156,7 +156,7 @@ Attended RunningAttention::finish() {
   return {merged_.out.to(q_.scalar_type()), std::move(merged_.lse)};
 }
 
-RunningGradients::RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended,
+RunningGradients::RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const AttentionResult& attended,
                                    const AttentionRule& rule)
     : grad_out_(grad_out),
       q_(q),

@@ -14,11 +14,11 @@ namespace meshtrain {
 /// Makes the kernel call; `rule.window` does not count, blocks have been cut to it. Returns a result for
 /// each of its blocks, in their order, with the shapes of attend(). The tensors hold all queries [B, H, s, D] and keys
 /// [B, K, n, D] that the positions of the blocks refer to.
-std::vector<Attended> attend(const KernelCall& call, const at::Tensor& q, const at::Tensor& keys,
-                             const at::Tensor& values, const AttentionRule& rule);
+std::vector<AttentionResult> attend(const KernelCall& call, const at::Tensor& q, const at::Tensor& keys,
+                                    const at::Tensor& values, const AttentionRule& rule);
 std::vector<AttentionGradients> attend_backward(const KernelCall& call, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
-                                                const Attended& attended, const AttentionRule& rule);
+                                                const AttentionResult& attended, const AttentionRule& rule);
 
 /// Attention of the local queries, which receives their keys block by block. Outputs are merged by their log-sum-exp,
 /// in its dtype (fp32 for halves; merge.h).
@@ -36,16 +36,16 @@ class RunningAttention {
 
   /// Returns the results of all queries: out [B, H, s, D] in the dtype of q, in memory [B, s, H, D]; lse [B, H, s].
   /// Throws std::logic_error when a query has had no key. Call once.
-  Attended finish();
+  AttentionResult finish();
 
  private:
   bool complete() const { return num_started_ == q_.size(0) * q_.size(2); }
-  void start(const ScoreBlock& block, Attended part);
-  void merge(const ScoreBlock& block, const Attended& part);
+  void start(const ScoreBlock& block, AttentionResult part);
+  void merge(const ScoreBlock& block, const AttentionResult& part);
 
   at::Tensor q_;
   AttentionRule rule_;
-  Attended merged_;
+  AttentionResult merged_;
   int64_t num_started_ = 0;  // rows x queries whose diagonal is done
 };
 
@@ -53,7 +53,7 @@ class RunningAttention {
 class RunningGradients {
  public:
   /// Takes all local queries, and `attended`, the results over all of their keys.
-  RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended,
+  RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const AttentionResult& attended,
                    const AttentionRule& rule);
 
   /// Adds the call's share to the gradient of q, and the gradients of its keys and values to key_gradients and
@@ -70,7 +70,7 @@ class RunningGradients {
  private:
   at::Tensor grad_out_;
   at::Tensor q_;
-  Attended attended_;
+  AttentionResult attended_;
   AttentionRule rule_;
   at::Tensor dq_;
 };

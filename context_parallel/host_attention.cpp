@@ -60,7 +60,7 @@ class Forward {
   void compute(int64_t begin, int64_t end, std::byte* memory) {
     Scratch scratch(memory);
     const ForwardMemory<T> mine(scratch, k_.size(2), k_.size(3));
-    const Multiplying<T> multiplying;
+    const ProductGuard<T> multiplying;
     const int64_t tiles = tiles_of_head(q_), heads = q_.size(1), group = heads / k_.size(1);
     int64_t prepared = -1;
     for (int64_t index = begin; index < end; ++index) {
@@ -155,7 +155,7 @@ bool multiplies_pairs() {
     std::array<c10::BFloat16, 2 * kLanes * kLanes> halves{};
     std::array<float, kLanes * kLanes> sums{};
     try {
-      const Multiplying<c10::BFloat16> multiplying;
+      const ProductGuard<c10::BFloat16> multiplying;
       multiply<c10::BFloat16>(kLanes, kLanes, kLanes, {halves.data(), kLanes}, {halves.data(), 2 * kLanes},
                               {sums.data(), kLanes}, false);
     } catch (const std::exception&) {  // of LibTorch or of oneDNN
@@ -178,7 +178,8 @@ bool host_attention_takes(const at::Tensor& q, const at::Tensor& k, const at::Te
          can_be_read(q) && can_be_read(k) && can_be_read(v);
 }
 
-Attended host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+AttentionResult host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                               double scale) {
   static const Operator<decltype(forward)> operation("meshtrain::host_attention");
   auto [out, lse] = operation(q, k, v, causal, scale);
   return {std::move(out), std::move(lse)};

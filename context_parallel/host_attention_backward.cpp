@@ -71,7 +71,7 @@ class Backward {
   void compute(int64_t begin, int64_t end, std::byte* memory) {
     Scratch scratch(memory);
     const BackwardMemory<T> mine(scratch, t_.q.size(2), t_.k.size(2), t_.k.size(3));
-    const Multiplying<T> multiplying;
+    const ProductGuard<T> multiplying;
     for (int64_t row = begin; row < end; ++row) compute_kv_head(mine, row / t_.k.size(1), row % t_.k.size(1));
   }
 
@@ -186,7 +186,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_o
 }  // namespace
 
 AttentionGradients host_attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                           const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+                                           const at::Tensor& v, const AttentionResult& attended, bool causal,
+                                           double scale) {
   TORCH_CHECK(grad_out.scalar_type() == q.scalar_type() && attended.out.scalar_type() == q.scalar_type(),
               "host_attention_backward: q is ", q.scalar_type(), ", its output ", attended.out.scalar_type(),
               " with gradients of ", grad_out.scalar_type());

@@ -152,12 +152,12 @@ void multiply(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T
 
 /// While it exists a thread computes products of T; afterwards the processor's tile registers are free for others.
 template <class T>
-class Multiplying {
+class ProductGuard {
  public:
-  Multiplying() = default;
-  ~Multiplying() { at::native::cpublas::brgemm_release(/*is_vnni=*/kRowsTogether<T> == 2); }
-  Multiplying(const Multiplying&) = delete;
-  Multiplying& operator=(const Multiplying&) = delete;
+  ProductGuard() = default;
+  ~ProductGuard() { at::native::cpublas::brgemm_release(/*is_vnni=*/kRowsTogether<T> == 2); }
+  ProductGuard(const ProductGuard&) = delete;
+  ProductGuard& operator=(const ProductGuard&) = delete;
 };
 
 }  // namespace meshtrain::host_tiles

@@ -20,13 +20,13 @@ LocalAttention::LocalAttention(const SequenceLayout& layout, int64_t batch, cons
 AttentionCall::Forward LocalAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   RunningAttention running(q, rule_);
   for (const KernelCall& call : calls_->calls) running.add(call, k, v);
-  const Attended attended = running.finish();
+  const AttentionResult attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
 }
 
 AttentionGradients LocalAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-  const Attended attended{saved[3], saved[4]};
+  const AttentionResult attended{saved[3], saved[4]};
   const auto computed = [&](const KernelCall& call) {
     return std::move(attend_backward(call, grad_out, q, k, v, attended, rule_).front());
   };

@@ -58,13 +58,13 @@ AttentionCall::Forward RingAttention::forward(const at::Tensor& q, const at::Ten
       running.add(call, carousel.here().keys(), carousel.here().values());
     if (!last) carousel.arrive();
   }
-  const Attended attended = running.finish();
+  const AttentionResult attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
 }
 
 AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-  const Attended attended{saved[3], saved[4]};
+  const AttentionResult attended{saved[3], saved[4]};
   const at::ScalarType dtype = attended.lse.scalar_type();
   RunningGradients running(grad_out, q, attended, rule_);
   const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);

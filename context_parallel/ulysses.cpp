@@ -24,9 +24,9 @@ UlyssesAttention::UlyssesAttention(const SequenceLayout& layout, const Group& gr
       repeats_(kv_head_repeats(num_kv_heads, group.size())),
       local_(layout.undistributed(), batch, rule, options) {
   if (num_heads % group.size() != 0) {
-    throw OfRank<std::invalid_argument>(group.coordinate_text() + ": Ulysses attention over group " + group.name() +
-                                        " of " + std::to_string(group.size()) + " ranks: they cannot share out " +
-                                        counted(num_heads, "query head") + " evenly");
+    throw RankError<std::invalid_argument>(group.coordinate_text() + ": Ulysses attention over group " + group.name() +
+                                           " of " + std::to_string(group.size()) + " ranks: they cannot share out " +
+                                           counted(num_heads, "query head") + " evenly");
   }
 }
 

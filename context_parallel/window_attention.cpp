@@ -108,13 +108,13 @@ AttentionCall::Forward WindowAttention::forward(const at::Tensor& q, const at::T
       for (const KernelCall& call : source.calls->calls) running.add(call, part.keys(), part.values());
     }
   }
-  const Attended attended = running.finish();
+  const AttentionResult attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
 }
 
 AttentionGradients WindowAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-  const Attended attended{saved[3], saved[4]};
+  const AttentionResult attended{saved[3], saved[4]};
   const at::ScalarType dtype = attended.lse.scalar_type();
   RunningGradients running(grad_out, q, attended, rule_);
   const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);
@@ -124,12 +124,12 @@ AttentionGradients WindowAttention::backward(const at::Tensor& grad_out, const s
   };
 
   /// Gradients of a message's keys, on their way back: sent to where the keys came from.
-  struct Returning {
+  struct GradientReturn {
     const Message* message;
     KeyValues sent, received;
     Work work;
   };
-  const auto arrive = [&](Returning& returning) {
+  const auto arrive = [&](GradientReturn& returning) {
     if (returning.message == nullptr) return;
     returning.work.wait();
     int64_t offset = 0;
@@ -142,7 +142,7 @@ AttentionGradients WindowAttention::backward(const at::Tensor& grad_out, const s
 
   const auto sent = [&](size_t i) { return std::make_unique<Keys>(group_, messages_[i], k, v); };
   std::unique_ptr<Keys> next = messages_.empty() ? nullptr : sent(0);
-  Returning returning{};
+  GradientReturn returning{};
   compute_own(0, first_half);
   for (size_t i = 0; i < messages_.size(); ++i) {
     const Message& message = messages_[i];

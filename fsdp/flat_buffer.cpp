@@ -85,14 +85,14 @@ void FlatBuffer::settle(bool values_stay) {
   set_aside(shard_values_);
 }
 
-template <class Kept>
-void FlatBuffer::zero_gradients_but(Kept kept) {
+template <class IsKept>
+void FlatBuffer::zero_gradients_but(IsKept is_kept) {
   int64_t begin = 0;  // of the next range to set to zero
   const auto zero_until = [&](int64_t end) {
     if (end > begin) gradients_.narrow(0, begin, end - begin).zero_();
   };
   for (const Segment& segment : segments_) {
-    if (!kept(segment)) continue;
+    if (!is_kept(segment)) continue;
     zero_until(segment.offset);
     begin = segment.offset + segment.numel;
   }

@@ -89,8 +89,8 @@ class FlatBuffer {
 
  private:
   /// Sets gradients() to zero, except segments for which `kept(segment)` is true: each range in one call.
-  template <class Kept>
-  void zero_gradients_but(Kept kept);
+  template <class IsKept>
+  void zero_gradients_but(IsKept is_kept);
 
   Sharding sharding_;
   std::vector<Segment> segments_;

@@ -37,7 +37,7 @@ class Gathering {
 
  private:
   enum class State { Away, Coming, Here };
-  struct Gathered {
+  struct UnitGather {
     State state = State::Here;
     bool stale = true;         ///< this rank's slice of the whole parameters differs from its shard
     bool frozen_stale = true;  ///< whole frozen parameters differ from the ranks' shards
@@ -60,7 +60,7 @@ class Gathering {
   bool reshard_;  // after the forward
   int64_t ahead_;
   size_t kept_ = 0;  // the last unit of the forward, which is the first of the backward
-  std::vector<Gathered> gathered_;
+  std::vector<UnitGather> gathers_;
 };
 
 }  // namespace meshtrain

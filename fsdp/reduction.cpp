@@ -78,7 +78,7 @@ void Reduction::issue_next() {
   if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit behind it is still in flight
   if (!whole_ && !lent_[unit]) lend_anew(unit);   // it had no backward here
   complete(unit);
-  UnderWay scatter{unit, {}};
+  UnitScatter scatter{unit, {}};
   for (FlatBuffer* buffer : units_[unit].trainable()) {
     at::Tensor shard = buffer->gradients_of_shard();
     scatter.works.push_back(shards_.reduce_scatter(shard, buffer->gradients()));
@@ -91,7 +91,7 @@ void Reduction::issue_next() {
 }
 
 void Reduction::finish_scatter() {
-  const UnderWay scatter = std::move(scattering_.front());
+  const UnitScatter scatter = std::move(scattering_.front());
   scattering_.pop_front();
   for (const Work& work : scatter.works) work.wait();
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
@@ -105,7 +105,7 @@ void Reduction::finish_scatter() {
   }
   let_go(scatter.unit);
   if (!last_) return;  // more micro-batches will be added to these shards
-  UnderWay sum{scatter.unit, {}};
+  UnitScatter sum{scatter.unit, {}};
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
     at::Tensor gradients = sums_whole(*buffer) ? buffer->gradients() : buffer->shard_gradients();
     sum.works.push_back(replicas_.all_reduce(gradients));
@@ -114,7 +114,7 @@ void Reduction::finish_scatter() {
 }
 
 void Reduction::finish_sum() {
-  const UnderWay sum = std::move(summing_.front());
+  const UnitScatter sum = std::move(summing_.front());
   summing_.pop_front();
   for (const Work& work : sum.works) work.wait();
   for (FlatBuffer* buffer : units_[sum.unit].trainable()) {

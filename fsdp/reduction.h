@@ -31,7 +31,7 @@ class Reduction {
   void end_backward();
 
  private:
-  struct UnderWay {
+  struct UnitScatter {
     size_t unit;
     std::vector<Work> works;
   };
@@ -59,8 +59,8 @@ class Reduction {
   bool reducing_ = false;  // in this backward
   bool first_ = false;     // no shard of gradients with memory of its own has been written in this step
   int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
-  std::deque<UnderWay> scattering_;
-  std::deque<UnderWay> summing_;
+  std::deque<UnitScatter> scattering_;
+  std::deque<UnitScatter> summing_;
   std::vector<Work> remaining_works_;
   std::vector<bool> lent_;
 };

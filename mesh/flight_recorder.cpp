@@ -170,7 +170,7 @@ std::string FlightRecorder::place() const {
   return place_.text();
 }
 
-void FlightRecorder::show(Shown<NewestFlight>* newest, std::function<void()> call) {
+void FlightRecorder::show(SharedValue<NewestFlight>* newest, std::function<void()> call) {
   const std::lock_guard lock(mutex_);
   newest_ = newest;
   after_place_ = std::move(call);

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "mesh/backend.h"
-#include "mesh/base/shown.h"
+#include "mesh/base/shared_value.h"
 
 namespace meshtrain {
 
@@ -117,7 +117,7 @@ class FlightRecorder {
   void when_placed(std::function<void(const char* place)> call) { when_placed_ = std::move(call); }
   /// Lets issue() write each collective into `newest`, and set_place() call `call` once the place is set. Null: no
   /// longer. Call while nothing is issued.
-  void show(Shown<NewestFlight>* newest, std::function<void()> call);
+  void show(SharedValue<NewestFlight>* newest, std::function<void()> call);
 
   /// Records that a collective is issued, started, ended. `number`: what issue() returned. `sent_bytes`: Traffic.
   int64_t issue(int32_t group, const Collective& collective, int64_t sent_bytes = 0);
@@ -167,7 +167,7 @@ class FlightRecorder {
 
   std::function<void(const char*)> when_placed_;
   std::function<void()> after_place_;
-  Shown<NewestFlight>* newest_ = nullptr;
+  SharedValue<NewestFlight>* newest_ = nullptr;
   bool traces_ = false;
   int64_t traced_from_ = 0;          // number of the first flight of the trace
   std::vector<Flight> out_of_ring_;  // flights of the trace that have left the ring

@@ -62,9 +62,9 @@ Group::Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int
     : backend_(std::move(backend)),
       identity_(std::make_shared<const Identity>(Identity{std::move(name), std::move(ranks), std::move(coordinate)})) {
   if (static_cast<int>(identity_->ranks.size()) != backend_->size()) {
-    throw OfRank<std::invalid_argument>(identity_->coordinate + ": group " + identity_->name + " lists " +
-                                        counted(identity_->ranks.size(), "rank") + ", its backend has " +
-                                        std::to_string(backend_->size()));
+    throw RankError<std::invalid_argument>(identity_->coordinate + ": group " + identity_->name + " lists " +
+                                           counted(identity_->ranks.size(), "rank") + ", its backend has " +
+                                           std::to_string(backend_->size()));
   }
 }
 
@@ -137,17 +137,17 @@ Group Group::split(const std::vector<int>& members, GroupTraits traits) const {
   for (const int member : members) {
     const bool twice = in_group(member, size()) && seen[static_cast<size_t>(member)];
     if (!in_group(member, size()) || twice) {
-      throw OfRank<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " (" +
-                                          std::to_string(size()) + " ranks) into " + traits.name + ": member " +
-                                          std::to_string(member) +
-                                          (twice ? " stands there twice" : " is not in the group"));
+      throw RankError<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " (" +
+                                             std::to_string(size()) + " ranks) into " + traits.name + ": member " +
+                                             std::to_string(member) +
+                                             (twice ? " stands there twice" : " is not in the group"));
     }
     seen[static_cast<size_t>(member)] = true;
     ranks.push_back(this->ranks()[member]);
   }
   if (std::find(members.begin(), members.end(), rank()) == members.end()) {
-    throw OfRank<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " into " + traits.name +
-                                        ": group rank " + std::to_string(rank()) + " must list itself");
+    throw RankError<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " into " + traits.name +
+                                           ": group rank " + std::to_string(rank()) + " must list itself");
   }
   std::shared_ptr<Backend> part = backend_->split(members, traits);
   Group group(std::move(part), std::move(traits.name), std::move(ranks), coordinate_text());
@@ -173,8 +173,8 @@ void Group::check() const {
 
 at::Tensor Group::window(int64_t numel, const at::TensorOptions& options, Placement placement) const {
   if (numel < 0) {
-    throw OfRank<std::invalid_argument>(coordinate_text() + ": group " + name() + " cannot allocate " +
-                                        std::to_string(numel) + " elements");
+    throw RankError<std::invalid_argument>(coordinate_text() + ": group " + name() + " cannot allocate " +
+                                           std::to_string(numel) + " elements");
   }
   return backend_->window(numel, options, placement);
 }
@@ -262,7 +262,7 @@ Work Group::issue(Collective collective) const {
 }
 
 void Group::refuse(const Collective& collective, const std::string& problem) const {
-  throw OfRank<std::invalid_argument>(describe(collective, size()) + ": " + problem);
+  throw RankError<std::invalid_argument>(describe(collective, size()) + ": " + problem);
 }
 
 }  // namespace meshtrain

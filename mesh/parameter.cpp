@@ -53,8 +53,8 @@ Parameter sharded_parameter(std::string name, std::vector<int64_t> shape, int64_
                             Initializer initializer, const at::TensorOptions& options) {
   const int64_t dims = static_cast<int64_t>(shape.size());
   if (dim < 0 || dim >= dims) {
-    throw OfRank<std::invalid_argument>(group.coordinate_text() + ": " + name + " of " + std::to_string(dims) +
-                                        " dims cannot be cut along dim " + std::to_string(dim));
+    throw RankError<std::invalid_argument>(group.coordinate_text() + ": " + name + " of " + std::to_string(dims) +
+                                           " dims cannot be cut along dim " + std::to_string(dim));
   }
   Parameter parameter = whole_parameter(std::move(name), std::move(shape), initializer, options);
   if (group.size() == 1) return parameter;

@@ -146,14 +146,14 @@ void for_chunks(const at::Tensor& x, const at::Tensor& labels, const Head& head,
   }
 }
 
-Pending start_gather(const at::Tensor& x, const TensorParallel& tp) {
-  return tp.splits_rows() ? start_gather_rows(x, tp.group) : Pending{x, {}};
+PendingTensor start_gather(const at::Tensor& x, const TensorParallel& tp) {
+  return tp.splits_rows() ? start_gather_rows(x, tp.group) : PendingTensor{x, {}};
 }
 
 /// Starts the sum of every rank's gradient of x.
-Pending start_sum(const at::Tensor& dx, const TensorParallel& tp) {
+PendingTensor start_sum(const at::Tensor& dx, const TensorParallel& tp) {
   if (tp.splits_rows()) return start_scatter_rows(dx, tp.group);
-  Pending sum{dx, {}};
+  PendingTensor sum{dx, {}};
   sum.work = tp.group.all_reduce(sum.tensor);
   return sum;
 }
@@ -197,7 +197,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     if (target.unwritten) weight_gradient.narrow(0, written, head->weight.size(0) - written).zero_();
     const at::Tensor x = start_gather(saved[0], head->tp).wait();
     const at::Tensor whole_dx = needs_x ? at::empty(x.sizes(), x.options()) : at::Tensor();
-    Pending dx;
+    PendingTensor dx;
     at::Tensor value = ctx->saved_data["value"].toTensor().zero_();
     for_chunks(x, labels, *head, [&](Chunk& chunk, int64_t first, int64_t count) {
       value.add_(chunk.loss());

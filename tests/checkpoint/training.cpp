@@ -85,13 +85,13 @@ void Training::export_to(const std::filesystem::path& folder) {
   export_model(trainer_.index(), trainer_.groups(), shape_to_export(recipe_), {}, mesh_, folder);
 }
 
-Resumed Training::resume(const std::filesystem::path& folder) {
+ResumePoint Training::resume(const std::filesystem::path& folder) {
   const int64_t any_step = std::numeric_limits<int64_t>::max();
-  ResumeCandidate planned;
+  ResumeCandidate candidate;
   agree(ranks_, [&] {
-    if (ranks_.rank() == 0) planned = resume_candidate(newest(folder), describe_run(recipe_, layout_), any_step);
+    if (ranks_.rank() == 0) candidate = resume_candidate(newest(folder), describe_run(recipe_, layout_), any_step);
   });
-  const Resumed resumed = meshtrain::resume(std::move(planned), trainer_, ranks_);
+  const ResumePoint resumed = meshtrain::resume(std::move(candidate), trainer_, ranks_);
   state_ = resumed.state;
   return resumed;
 }

@@ -31,9 +31,9 @@ struct Problem {
   ScoreBlock rectangle(int64_t key, int64_t num_keys) const { return {0, 5, key, num_keys, Pairs::All, 0, 2}; }
 
   /// Computes the result with one kernel call over the complete sequence, whose last 5 queries count.
-  Attended whole() const {
+  AttentionResult whole() const {
     const at::Tensor padding = at::zeros({2, 4, 9, 8}, q.options());
-    const Attended all = attend(at::cat({padding, q}, 2), keys, values, Pairs::Causal, {kBlockScale});
+    const AttentionResult all = attend(at::cat({padding, q}, 2), keys, values, Pairs::Causal, {kBlockScale});
     return {all.out.narrow(2, 9, 5), all.lse.narrow(2, 9, 5)};
   }
 
@@ -43,7 +43,7 @@ struct Problem {
 TEST(RunningAttention, RectanglesInAnyOrderAreTheWhole) {
   for (const auto& [dtype, tolerance] : kBlockPrecisions) {
     const Problem problem(dtype);
-    const Attended whole = problem.whole();
+    const AttentionResult whole = problem.whole();
     const std::vector<std::pair<int64_t, int64_t>> keys = {{0, 4}, {4, 1}, {5, 4}};
     std::vector<size_t> order = {0, 1, 2};
     do {
@@ -52,7 +52,7 @@ TEST(RunningAttention, RectanglesInAnyOrderAreTheWhole) {
       for (const size_t i : order) {
         running.add(problem.rectangle(keys[i].first, keys[i].second), problem.keys, problem.values);
       }
-      const Attended merged = running.finish();
+      const AttentionResult merged = running.finish();
       EXPECT_EQ(merged.out.scalar_type(), dtype);
       EXPECT_TRUE(merged.out.transpose(1, 2).is_contiguous());
       EXPECT_LE(relative_error(merged.out, whole.out), tolerance) << dtype;
@@ -63,14 +63,14 @@ TEST(RunningAttention, RectanglesInAnyOrderAreTheWhole) {
 
 TEST(RunningAttention, QueriesHaveKeysOfTheirOwn) {
   const Problem problem(at::kDouble);
-  const Attended whole = problem.whole();
+  const AttentionResult whole = problem.whole();
   RunningAttention running(problem.q, {kBlockScale});
   running.add(ScoreBlock{3, 2, 12, 2, Pairs::Causal, 0, 2}, problem.keys, problem.values);
   running.add(ScoreBlock{0, 3, 9, 3, Pairs::Causal, 0, 1}, problem.keys, problem.values);
   running.add(ScoreBlock{0, 3, 9, 3, Pairs::Causal, 1, 1}, problem.keys, problem.values);
   running.add(ScoreBlock{3, 2, 9, 3, Pairs::All, 0, 2}, problem.keys, problem.values);
   running.add(problem.rectangle(0, 9), problem.keys, problem.values);
-  const Attended merged = running.finish();
+  const AttentionResult merged = running.finish();
   EXPECT_LE(relative_error(merged.out, whole.out), 1e-13);
   EXPECT_LE(relative_error(merged.lse, whole.lse), 1e-13);
 }
@@ -78,7 +78,8 @@ TEST(RunningAttention, QueriesHaveKeysOfTheirOwn) {
 TEST(RunningAttention, HalvesAreMergedInFp32) {
   const Problem problem(at::kBFloat16, /*spread=*/1);
   const at::Tensor q = problem.q.narrow(2, 0, 1), k = random_tensor({2, 4, 64, 8}, 2, at::kBFloat16);
-  const Attended exact = attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), Pairs::All, {kBlockScale});
+  const AttentionResult exact =
+      attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), Pairs::All, {kBlockScale});
   RunningAttention running(q, {kBlockScale});
   running.add(ScoreBlock{0, 1, 0, 1, Pairs::Causal, 0, 2}, k, k);
   for (int64_t i = 1; i < k.size(2); ++i) running.add(ScoreBlock{0, 1, i, 1, Pairs::All, 0, 2}, k, k);
@@ -100,11 +101,11 @@ TEST(RunningAttention, NoKeyYetIsAStateOfItsOwn) {
 TEST(RunningGradients, BlocksInAnyOrderAreTheWhole) {
   for (const auto& [dtype, tolerance] : kBlockPrecisions) {
     const Problem problem(dtype, /*spread=*/1);
-    const Attended attended = problem.whole();
+    const AttentionResult attended = problem.whole();
     const at::Tensor grad = random_tensor({2, 4, 5, 8}, 4, dtype);
     const at::Tensor padded_q = at::cat({at::zeros({2, 4, 9, 8}, grad.options()), problem.q}, 2);
     const at::Tensor padded_grad = at::cat({at::zeros({2, 4, 9, 8}, grad.options()), grad}, 2);
-    const Attended all = attend(padded_q, problem.keys, problem.values, Pairs::Causal, {kBlockScale});
+    const AttentionResult all = attend(padded_q, problem.keys, problem.values, Pairs::Causal, {kBlockScale});
     const AttentionGradients whole =
         attend_backward(padded_grad, padded_q, problem.keys, problem.values, all, Pairs::Causal, {kBlockScale});
     std::vector<ScoreBlock> blocks = {problem.rectangle(0, 4), problem.diagonal(), problem.rectangle(4, 5)};

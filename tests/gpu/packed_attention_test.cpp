@@ -65,12 +65,13 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
             made(std::reduce(packed.queries.begin(), packed.queries.end()),
                  std::reduce(packed.keys.begin(), packed.keys.end()), heads, kv_heads, head_dim, dtype);
         poison({device[0], device[1]});
-        const Attended seen = attend_packed(device[0], device[1], device[2], lengths, packed.causal, {kPackedScale});
+        const AttentionResult seen =
+            attend_packed(device[0], device[1], device[2], lengths, packed.causal, {kPackedScale});
         ASSERT_EQ(seen.lse.sizes(), at::IntArrayRef({heads, device[0].size(0)}));
         ASSERT_EQ(seen.lse.scalar_type(), at::kFloat);
         EXPECT_TRUE(seen.out.is_contiguous());
         // The backward gets results over all keys: here, as if there were more keys than these.
-        const Attended given{seen.out, seen.lse + 0.5};
+        const AttentionResult given{seen.out, seen.lse + 0.5};
         poison({device[0], device[1]});
         const AttentionGradients gradients = attend_packed_backward(device[3], device[0], device[1], device[2], given,
                                                                     lengths, packed.causal, {kPackedScale});
@@ -82,7 +83,7 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
             return on_host(tensor).narrow(0, first, count).transpose(0, 1).unsqueeze(0);
           };
           const at::Tensor q = of(device[0], query, n), k = of(device[1], key, m), v = of(device[2], key, m);
-          const Attended wanted = attend(q, k, v, packed.causal ? Pairs::Causal : Pairs::All, {kPackedScale});
+          const AttentionResult wanted = attend(q, k, v, packed.causal ? Pairs::Causal : Pairs::All, {kPackedScale});
           const AttentionGradients expected =
               attend_backward(of(device[3], query, n), q, k, v, {of(seen.out, query, n), wanted.lse + 0.5},
                               packed.causal ? Pairs::Causal : Pairs::All, {kPackedScale});
@@ -141,7 +142,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
             for (const KernelCall& call : calls(hop)->calls)
               running.add(call, local(whole[1], source), local(whole[2], source));
           }
-          const Attended attended = running.finish();
+          const AttentionResult attended = running.finish();
           std::vector<at::Tensor> results = {attended.out, attended.lse};
           RunningGradients gradients(grad, q, attended, {kPackedScale});
           for (int hop = 0; hop < kRanks; ++hop) {

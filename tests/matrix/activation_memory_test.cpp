@@ -72,7 +72,7 @@ TEST(ActivationMemory, FallsWithTheContextRanks) {
 }
 
 /// A model, and the way to train it while its activations are counted.
-struct Measured {
+struct Measurement {
   std::string family, precision, checkpointing;
   int64_t tp, cp;
   bool sequence_parallel;
@@ -85,7 +85,7 @@ struct Measured {
   }
 };
 
-Recipe recipe_of(const Measured& measured, int64_t num_layers) {
+Recipe recipe_of(const Measurement& measured, int64_t num_layers) {
   Recipe recipe;
   ModelShape& shape = recipe.model.shape;
   shape.family = measured.family;
@@ -109,7 +109,7 @@ Recipe recipe_of(const Measured& measured, int64_t num_layers) {
 }
 
 /// Returns the bytes of a layer according to docs/architecture.md, "Activations".
-double documented_bytes(const Measured& measured) {
+double documented_bytes(const Measurement& measured) {
   const Recipe recipe = recipe_of(measured, 1);
   const ModelShape& shape = recipe.model.shape;
   const double e = measured.precision == "bf16" ? 2 : 4, w = 4, t = static_cast<double>(measured.tp);
@@ -137,7 +137,7 @@ double documented_bytes(const Measured& measured) {
   return tokens * none;
 }
 
-void expect_documented_slope(const Measured& measured) {
+void expect_documented_slope(const Measurement& measured) {
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", measured.cp}, {"tp", measured.tp}}), world());
   const auto peak = [&](int64_t num_layers) {
     return static_cast<double>(peak_activations(recipe_of(measured, num_layers), mesh));

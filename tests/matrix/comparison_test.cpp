@@ -47,8 +47,8 @@ class Comparing : public ::testing::Test {
     return trace;
   }
 
-  std::vector<Compared> compared(const Trace& trace, const Reference& reference,
-                                 const std::string& precision = "fp64") const {
+  std::vector<Comparison> compared(const Trace& trace, const Reference& reference,
+                                   const std::string& precision = "fp64") const {
     return compare(trace, mesh_->rank() == 0 ? &reference : nullptr, *mesh_, precision);
   }
 
@@ -58,7 +58,7 @@ class Comparing : public ::testing::Test {
     Trace trace = own_part(whole());
     const int64_t last = world().size() - 1;
     if (world().rank() == last) change(trace);
-    const std::vector<Compared> all = compared(trace, {whole(), {}});
+    const std::vector<Comparison> all = compared(trace, {whole(), {}});
     for (size_t i = 0; i < all.size(); ++i) {
       EXPECT_EQ(all[i].equal(), i != index) << all[i].name << " differs by " << all[i].difference;
     }
@@ -72,7 +72,7 @@ class Comparing : public ::testing::Test {
 };
 
 TEST_F(Comparing, FindsNothingWhereNothingDiffers) {
-  for (const Compared& each : compared(own_part(whole()), {whole(), {}})) {
+  for (const Comparison& each : compared(own_part(whole()), {whole(), {}})) {
     EXPECT_TRUE(each.equal());
     EXPECT_NEAR(each.value, each.reference, 1e-12) << each.name;
   }
@@ -97,7 +97,7 @@ TEST_F(Comparing, FindsWhatIsNoNumber) {
 TEST_F(Comparing, FindsAStepThatBothSkipped) {
   Trace skipped = whole();
   skipped.grad_norms[0] = std::numeric_limits<double>::infinity();
-  const std::vector<Compared> all = compared(own_part(skipped), {skipped, {}});
+  const std::vector<Comparison> all = compared(own_part(skipped), {skipped, {}});
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].equal(), i != 1) << all[i].name;
 }
 
@@ -114,8 +114,8 @@ TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {
     mesh.parameters[0].gradient = exact.parameters[0].gradient * (1 + cut);
     mesh.parameters[1].gradient = exact.parameters[1].gradient * (1 + norm);
     std::string names;
-    for (const Compared& each : compared(own_part(mesh), {exact, rounded}, "bf16")) {
-      if (!each.equal()) names += each.kind == Compared::Kind::AllGradients ? "all " : each.name + " ";
+    for (const Comparison& each : compared(own_part(mesh), {exact, rounded}, "bf16")) {
+      if (!each.equal()) names += each.kind == Comparison::Kind::AllGradients ? "all " : each.name + " ";
     }
     return names;
   };
@@ -132,7 +132,7 @@ TEST_F(Comparing, MeasuresWhatIsNearlyZeroOnTheModelsScale) {
   reference.parameters[1].movement.mul_(1e-14);
   trace.parameters[1].gradient.mul_(2e-14);
   trace.parameters[1].movement.mul_(2e-14);
-  for (const Compared& each : compared(own_part(trace), {reference, {}})) EXPECT_TRUE(each.equal()) << each.name;
+  for (const Comparison& each : compared(own_part(trace), {reference, {}})) EXPECT_TRUE(each.equal()) << each.name;
 }
 
 TEST_F(Comparing, TellsWhichReplicasDiffer) {

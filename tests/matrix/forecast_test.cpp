@@ -21,7 +21,7 @@ namespace meshtrain::testing {
 namespace {
 
 /// What a rank's step counted.
-struct Counted {
+struct StepCounts {
   int64_t memory = 0;    ///< at the peak; 0 when no step was finite
   int64_t exchange = 0;  ///< of all groups, the world's included
   std::map<TrafficLedger::Key, Traffic> traffic;
@@ -29,11 +29,11 @@ struct Counted {
 
 /// Trains some steps on the CPU. The peak is the largest of a few: the communication thread decides how long tensors of
 /// a collective are held.
-Counted count_step(const Recipe& recipe, const DeviceMesh& mesh, int64_t num_micro_batches) {
+StepCounts count_step(const Recipe& recipe, const DeviceMesh& mesh, int64_t num_micro_batches) {
   HostMemory& memory = HostMemory::counted();
   const WindowMemory& windows = WindowMemory::counted();
   const int64_t live = memory.live(), own = windows.own(), common = windows.common();
-  Counted counted;
+  StepCounts counted;
   TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const StepBatch batch = made_step(trainer.options(), trainer.layout(), num_micro_batches, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
@@ -72,7 +72,7 @@ TEST(Forecast, IsWhatAStepHoldsAndSends) {
     if (cell.variant.documents != "one") continue;  // a forecast is of one document
     const Recipe recipe = recipe_of(cell, false, folder.path());
     const DeviceMesh mesh = mesh_of(cell);
-    const Counted counted = count_step(recipe, mesh, cell.accumulation);
+    const StepCounts counted = count_step(recipe, mesh, cell.accumulation);
     if (counted.memory == 0) continue;
     const Decisions decisions = resolve(recipe, mesh.layout());
     const StepForecast step = simulate(decisions, {world().size(), false}, world().rank(), {cell.accumulation}).front();

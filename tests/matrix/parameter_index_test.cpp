@@ -230,10 +230,10 @@ TEST_P(DifferentParameters, AreComparedWithOneRank) {
       std::map<std::string, int64_t> ranks;
       const auto all = compare(trace, world().rank() == 0 ? &reference : nullptr, *mesh_, precision);
       EXPECT_EQ(all.size(), 2 + 2 * reference.exact.parameters.size() + (is_rounded(precision) ? 2 : 0));
-      for (const Compared& each : all) {
+      for (const Comparison& each : all) {
         EXPECT_NEAR(each.value, each.reference, 0.2 * each.reference) << each.name;
         if (each.equal()) continue;
-        const bool all_weights = each.kind == Compared::Kind::AllWeights;
+        const bool all_weights = each.kind == Comparison::Kind::AllWeights;
         ranks[all_weights ? "all weights" : each.name] = all_weights ? 0 : each.rank;
       }
       return ranks;

@@ -52,7 +52,7 @@ TEST(FlightRecorder, KeepsTheLastAndWhatEachGroupHasPending) {
 TEST(FlightRecorder, ShowsTheNewestCollectiveAndEachPlaceAtOnce) {
   FlightRecorder recorder;
   const int32_t tp = recorder.add_group("tp", {0, 1});
-  Shown<NewestFlight> shown{};
+  SharedValue<NewestFlight> shown{};
   const auto newest = [&] { return shown.read(); };
   int places = 0;
   recorder.show(&shown, [&] { ++places; });

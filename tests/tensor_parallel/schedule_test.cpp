@@ -225,7 +225,7 @@ int64_t pieces(int64_t rows, int64_t row_bytes) {
 
 TEST(Schedule, LargeTemporariesAreCutIntoPiecesOnTheHost) {
   for (const bool on_host : {true, false}) {  // a GPU's kernels have none
-    const MetaStandsFor device(on_host ? at::kCPU : at::kCUDA);
+    const MetaDeviceGuard device(on_host ? at::kCPU : at::kCUDA);
     const at::TensorOptions half = kMeta.dtype(at::kBFloat16);
     const auto product = [&](at::ScalarType dtype, at::ScalarType sum) {
       const at::Tensor weight = at::empty({2500, 2048}, kMeta.dtype(dtype)).requires_grad_();

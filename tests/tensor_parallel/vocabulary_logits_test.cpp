@@ -30,7 +30,7 @@ at::Tensor first_unit(at::ScalarType dtype) {
   return x;
 }
 
-VocabularyLogits::Largest largest_of(const std::vector<double>& values, at::ScalarType dtype = at::kDouble) {
+VocabularyLogits::LargestLogit largest_of(const std::vector<double>& values, at::ScalarType dtype = at::kDouble) {
   const TensorParallel tp = tensor_parallel(false);
   return VocabularyLogits(first_unit(dtype), head_of(at::tensor(values, at::kDouble), tp.group, dtype), tp).largest();
 }
@@ -50,7 +50,7 @@ TEST(VocabularyLogits, AreThoseOfTheWholeHead) {
       EXPECT_EQ(found.scalar_type(), dtype);
       ASSERT_EQ(found.sizes(), expected.sizes());
       EXPECT_LT(relative_error(found, expected), dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 1e-6 : 1e-2);
-      const VocabularyLogits::Largest largest = logits.largest();
+      const VocabularyLogits::LargestLogit largest = logits.largest();
       EXPECT_EQ(largest.id, found.argmax().item<int64_t>());
       EXPECT_EQ(largest.value, found.max().to(at::kDouble).item<double>());
     }
@@ -70,7 +70,8 @@ TEST(VocabularyLogits, PaddingIsNoLogit) {
 }
 
 TEST(VocabularyLogits, WhatIsNotANumberIsLargest) {
-  const VocabularyLogits::Largest largest = largest_of({1, 3, 2, 9, 0, 3, std::numeric_limits<double>::quiet_NaN(), 3});
+  const VocabularyLogits::LargestLogit largest =
+      largest_of({1, 3, 2, 9, 0, 3, std::numeric_limits<double>::quiet_NaN(), 3});
   EXPECT_EQ(largest.id, 6);
   EXPECT_TRUE(std::isnan(largest.value));
 }

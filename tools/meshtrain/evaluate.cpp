@@ -127,7 +127,7 @@ std::vector<std::string> find_folders(const EvaluateArguments& arguments, const 
 }
 
 /// The result for one model.
-struct Evaluated {
+struct EvaluationResult {
   std::string folder;
   std::optional<int64_t> step;  // of a checkpoint
   std::string mesh, precision;
@@ -167,7 +167,7 @@ std::string different_documents(const std::vector<std::string>& folders,
          text;
 }
 
-void print(const Evaluated& found, bool json_lines) {
+void print(const EvaluationResult& found, bool json_lines) {
   const double perplexity = std::exp(found.metrics.loss);
   if (json_lines) {
     nlohmann::ordered_json line = {{"model", found.folder}};
@@ -195,7 +195,7 @@ void print(const Evaluated& found, bool json_lines) {
 }
 
 /// An evaluation whose recipe and data are checked.
-struct Prepared {
+struct EvaluationSetup {
   ModelSource source;
   Recipe recipe;
   Decisions decisions;
@@ -205,7 +205,7 @@ struct Prepared {
 
 /// Prints on stderr how the file is read, what of it is left out, and what the model was not made for. `said`: the
 /// lines about the file that another model of this command brought already.
-void warn(const EvaluateArguments& arguments, const Prepared& prepared, std::set<std::string>& said) {
+void warn(const EvaluateArguments& arguments, const EvaluationSetup& prepared, std::set<std::string>& said) {
   const Recipe& recipe = prepared.recipe;
   const Evaluation& evaluation = *prepared.evaluation;
   const auto say_once = [&](const std::string& line) {
@@ -263,7 +263,7 @@ std::string compare_tokenizers(const ModelSource& source, const fs::path& tokens
 }
 
 /// Throws InputError when the model in `folder` cannot be evaluated as the arguments say. Not collective.
-Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, const MeshLayout& layout) {
+EvaluationSetup prepare(const std::string& folder, const EvaluateArguments& arguments, const MeshLayout& layout) {
   ModelSource source = read_model_source(folder);
   Recipe recipe = recipe_to_evaluate(source, request_of(arguments));
   try {
@@ -297,10 +297,10 @@ void check_all(const std::vector<std::string>& folders, const EvaluateArguments&
   if (!warning.empty()) std::fprintf(stderr, "%s\n", warning.c_str());
 }
 
-Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
-                   at::Device device, std::set<std::string>& said) {
+EvaluationResult evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
+                          at::Device device, std::set<std::string>& said) {
   const Group& world = mesh.world();
-  std::optional<Prepared> prepared;
+  std::optional<EvaluationSetup> prepared;
   std::unique_ptr<ModelWeights> weights;
   agree(world, [&] {
     prepared.emplace(prepare(folder, arguments, mesh.layout()));
@@ -323,17 +323,18 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   const Phase phase("the evaluation of " + folder);
   const int64_t length = recipe.train.sequence_length;
   Progress progress("evaluation of " + folder, evaluation->num_samples() * length, "tokens");
-  Evaluated found{.folder = folder,
-                  .step = {},
-                  .mesh = mesh.layout().describe(),
-                  .precision = recipe.train.precision,
-                  .tokens = recipe.evaluate.tokens,
-                  .loss_mask = recipe.evaluate.loss_mask,
-                  .documents = recipe.evaluate.documents,
-                  .num_samples = evaluation->num_samples(),
-                  .sequence_length = length,
-                  .metrics = evaluation->run(model, mesh, [&](int64_t samples) { progress.set(samples * length); }),
-                  .bits_per_byte = {}};
+  EvaluationResult found{
+      .folder = folder,
+      .step = {},
+      .mesh = mesh.layout().describe(),
+      .precision = recipe.train.precision,
+      .tokens = recipe.evaluate.tokens,
+      .loss_mask = recipe.evaluate.loss_mask,
+      .documents = recipe.evaluate.documents,
+      .num_samples = evaluation->num_samples(),
+      .sequence_length = length,
+      .metrics = evaluation->run(model, mesh, [&](int64_t samples) { progress.set(samples * length); }),
+      .bits_per_byte = {}};
   if (source.is_checkpoint) found.step = source.step;
   if (const std::optional<int64_t> bytes = arguments.bytes ? arguments.bytes : known_bytes(recipe, *evaluation)) {
     const double tokens_per_byte = static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*bytes);
@@ -347,16 +348,16 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
   return run_on_all_ranks(world, [&] {
     const Progress progress("evaluation");
     const MeshLayout layout = MeshLayout::fit(parse_mesh(arguments.mesh), training_axes(), world.size());
-    const Computing computing = connect_devices({.kind = device_kind(arguments.device)}, world);
-    const DeviceMesh mesh(layout, computing.world);
+    const DeviceContext device_context = connect_devices({.kind = device_kind(arguments.device)}, world);
+    const DeviceMesh mesh(layout, device_context.world);
     set_rank_name(mesh.world().coordinate_text());
     const bool first = mesh.rank() == 0;
-    if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
+    if (first && !device_context.fallback.empty()) std::fprintf(stderr, "%s\n", device_context.fallback.c_str());
     const std::vector<std::string> folders = find_folders(arguments, world);
     check_all(folders, arguments, mesh);
     std::set<std::string> said;
     for (const std::string& folder : folders) {
-      const Evaluated found = evaluate(folder, arguments, mesh, computing.device, said);
+      const EvaluationResult found = evaluate(folder, arguments, mesh, device_context.device, said);
       if (first) print(found, arguments.json_lines);
     }
     return 0;

@@ -41,7 +41,7 @@ std::vector<std::string> describe_beginning(const Preparation& prepared, const R
   if (!options.resumes()) return {};
   const CheckpointFolder& checkpoints = prepared.checkpoints;
   if (!prepared.resume) return {"--resume: no checkpoint in " + checkpoints.folder().string() + ": begins at step 1"};
-  const Resumed& resumed = prepared.resume->resumed;
+  const ResumePoint& resumed = prepared.resume->point;
   const std::string folder = resumed.folder.string();
   std::vector<std::string> lines = {resumed.state.step == 0
                                         ? "begins with the weights of " + folder
@@ -148,7 +148,7 @@ int check(TrainArguments& arguments) {
   print(options.note);
   print(recipe.name + ": fits mesh " + prepared.decisions.layout.describe() + "; " +
         counted(prepared.data->num_samples(), "sample") + " of " + counted(recipe.train.sequence_length, "token"));
-  const TrainingState state = prepared.resume ? prepared.resume->resumed.state : TrainingState();
+  const TrainingState state = prepared.resume ? prepared.resume->point.state : TrainingState();
   for (const Notice& notice :
        describe_data(prepared.recipe, *prepared.data, samples_of_run(recipe.train, state), prepared.evaluation.get())) {
     print(notice.line);

@@ -44,7 +44,7 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
   collective_.group = group_;
   collective_.coordinate = coordinate_;
   const auto refuse = [&](const std::string& problem) {
-    throw OfRank<std::invalid_argument>(describe(collective_, communicator_.size) + ": " + problem);
+    throw RankError<std::invalid_argument>(describe(collective_, communicator_.size) + ": " + problem);
   };
   if (collective.output.defined()) {
     if (!collective.output.is_cpu()) refuse("MPI moves host tensors only");
@@ -143,7 +143,7 @@ bool MpiTransfer::advance() {
   try {
     return advance_chunks();
   } catch (const std::runtime_error& error) {
-    throw OfRank<std::runtime_error>(describe(collective_, communicator_.size) + ": " + error.what());
+    throw RankError<std::runtime_error>(describe(collective_, communicator_.size) + ": " + error.what());
   }
 }
 

@@ -20,14 +20,14 @@ namespace {
 thread_local std::shared_ptr<MetaMemory::Counts> counts_of_thread;
 
 /// A tensor that is counted.
-struct Counted {
+struct CountedTensor {
   std::shared_ptr<MetaMemory::Counts> counts;
   MetaMemory::Purpose purpose;
   int64_t bytes;
 };
 
 void end_tensor(void* tensor) {
-  const std::unique_ptr<Counted> ended(static_cast<Counted*>(tensor));
+  const std::unique_ptr<CountedTensor> ended(static_cast<CountedTensor*>(tensor));
   ended->counts->bytes[ended->purpose] -= ended->bytes;
   ended->counts->live -= ended->bytes;
 }
@@ -52,7 +52,7 @@ class MetaAllocator final : public c10::Allocator {
       counts->peak = counts->live;
       counts->at_peak = counts->bytes;
     }
-    return {nullptr, new Counted{counts, purpose, bytes}, &end_tensor, meta};
+    return {nullptr, new CountedTensor{counts, purpose, bytes}, &end_tensor, meta};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void*, const void*, size_t) const override {}

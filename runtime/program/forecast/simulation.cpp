@@ -100,12 +100,12 @@ double flops_of(TransformerTrainer& trainer, const Decisions& decisions) {
 }
 
 /// Restores the place of this process's real steps, which the parts of a simulated one replace.
-class KeptPlace {
+class LocationGuard {
  public:
-  KeptPlace() = default;
-  ~KeptPlace() { FlightRecorder::own().set_place(place_); }
-  KeptPlace(const KeptPlace&) = delete;
-  KeptPlace& operator=(const KeptPlace&) = delete;
+  LocationGuard() = default;
+  ~LocationGuard() { FlightRecorder::own().set_place(place_); }
+  LocationGuard(const LocationGuard&) = delete;
+  LocationGuard& operator=(const LocationGuard&) = delete;
 
  private:
   const std::string place_ = FlightRecorder::own().place();
@@ -115,10 +115,10 @@ class KeptPlace {
 
 std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording) {
-  const KeptPlace real_place;
+  const LocationGuard real_place;
   WindowMemory windows;
   MetaMemory memory;
-  const MetaStandsFor device(hosts.gpus ? at::kCUDA : at::kCPU);
+  const MetaDeviceGuard device(hosts.gpus ? at::kCUDA : at::kCPU);
   std::optional<HostCopies> copies;
   if (!hosts.gpus) copies.emplace();
 

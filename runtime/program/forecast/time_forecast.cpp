@@ -30,10 +30,10 @@ class StepClock {
   }
 
   void operator()(const CollectiveWait& wait) {
-    Running& running = collectives_.at(wait.collective);
-    const double end = std::max(running.end, now_) + (running.is_awaited ? 0 : machine_.wait_seconds);
-    running.is_awaited = true;
-    time_.exposed[running.group] += end - now_;
+    ActiveCollective& active = collectives_.at(wait.collective);
+    const double end = std::max(active.end, now_) + (active.is_awaited ? 0 : machine_.wait_seconds);
+    active.is_awaited = true;
+    time_.exposed[active.group] += end - now_;
     now_ = end;
   }
 
@@ -43,7 +43,7 @@ class StepClock {
   }
 
  private:
-  struct Running {
+  struct ActiveCollective {
     std::string group;
     double end = 0;
     bool is_awaited = false;
@@ -67,7 +67,7 @@ class StepClock {
   TimeForecast time_;
   double now_ = 0;
   std::map<int, double> queues_;  // when each is free
-  std::vector<Running> collectives_;
+  std::vector<ActiveCollective> collectives_;
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ int64_t choose(const VocabularyLogits& logits, const GenerateOptions& options, c
   const SamplingOptions& sampling = options.sampling;
   const uint64_t position = text.size();
   if (sampling.temperature == 0 && !options.rules.any()) {
-    const VocabularyLogits::Largest largest = logits.largest();
+    const VocabularyLogits::LargestLogit largest = logits.largest();
     check_finite(largest.value, position);
     return largest.id;
   }
@@ -60,10 +60,10 @@ VocabularyLogits prefill(LanguageModel& model, const std::vector<int64_t>& promp
 
 }  // namespace
 
-Generated generate(LanguageModel& model, const std::vector<int64_t>& prompt, uint64_t sequence,
-                   const GenerateOptions& options, const std::function<void(int64_t)>& on_token) {
+GenerationResult generate(LanguageModel& model, const std::vector<int64_t>& prompt, uint64_t sequence,
+                          const GenerateOptions& options, const std::function<void(int64_t)>& on_token) {
   KeyValueCache cache = model.make_cache(static_cast<int64_t>(prompt.size()) + options.max_tokens - 1);
-  Generated result;
+  GenerationResult result;
   std::vector<int64_t> text = prompt;
   const auto take = [&](const VocabularyLogits& logits) {
     const int64_t token = choose(logits, options, text, prompt.size(), sequence);

@@ -74,8 +74,8 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
                with_separators(size.num_parameters), frozen, mesh.describe(),
                decisions_.sequence_parallel ? "on" : "off", recipe_.train.precision);
-  Started started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
-                  size.num_trainable};
+  StartEvent started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
+                     size.num_trainable};
   for (const Axis& axis : mesh.axes()) started.mesh.emplace_back(axis.name, axis.size);
   keep(append_event(started));
   for (const std::string& warning : warnings_of(recipe_, decisions_)) spdlog::warn(warning);
@@ -115,7 +115,7 @@ void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluatio
   }
 }
 
-void Journal::announce(const Resumed& resumed) const {
+void Journal::announce(const ResumePoint& resumed) const {
   const std::string folder = resumed.folder.string();
   if (resumed.state.step == 0) {
     spdlog::info("begins with the weights of {}", folder);
@@ -124,7 +124,7 @@ void Journal::announce(const Resumed& resumed) const {
   }
   std::vector<std::string> changes = resumed.changes;
   if (!resumed.warning.empty()) changes.push_back(resumed.warning);
-  keep(append_event(ResumedFrom{resumed.state.step, in_run(resumed.folder), resumed.seconds, std::move(changes)}));
+  keep(append_event(ResumeEvent{resumed.state.step, in_run(resumed.folder), resumed.seconds, std::move(changes)}));
   for (const std::string& change : resumed.changes) say("  " + change);
   if (!resumed.warning.empty()) warn(resumed.warning);
   if (const std::string aside = describe_set_aside(resumed.set_aside); !aside.empty()) say(aside);

@@ -38,7 +38,7 @@ class Journal {
   /// Prints what the complete run of `num_samples` reads.
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
   /// Prints where the run resumes, and which keys of the recipe have changed.
-  void announce(const Resumed& resumed) const;
+  void announce(const ResumePoint& resumed) const;
   /// Prints that the run begins at the first step although --resume was given, and which metrics it replaces.
   void announce_beginning() const;
   void announce(const WrittenCheckpoint& written) const;

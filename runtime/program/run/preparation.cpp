@@ -21,12 +21,12 @@ namespace meshtrain {
 namespace {
 
 /// Returns the forecast request of a run on the ranks of `world`. Every rank must call it.
-ForecastRequest request_of_ranks(const Recipe& recipe, const Computing& computing, const Group& world) {
+ForecastRequest request_of_ranks(const Recipe& recipe, const DeviceContext& device_context, const Group& world) {
   const HostMap hosts = HostMap::of(world);
   const auto host_ranks = static_cast<int64_t>(hosts.ranks_of(hosts.host_of(world.rank())).size());
-  const bool has_gpu = computing.free_memory != nullptr;
-  const int64_t own =
-      has_gpu ? computing.free_memory() : std::min(available_host_memory() / host_ranks, available_address_space());
+  const bool has_gpu = device_context.free_memory != nullptr;
+  const int64_t own = has_gpu ? device_context.free_memory()
+                              : std::min(available_host_memory() / host_ranks, available_address_space());
   at::Tensor negated = at::full({1}, -own, at::kLong);
   world.all_reduce(negated, Reduce::Max).wait();
   ForecastRequest request =
@@ -48,8 +48,8 @@ Preparation::Preparation(const Recipe& asked, const RunOptions& options, const M
       folder(RunDirectory::folder_of(recipe, options.run_dir)),
       checkpoints(RunDirectory::checkpoints_of(folder)) {
   if (world != nullptr) {
-    computing = connect_devices(decisions.device, *world);
-    mesh = std::make_unique<DeviceMesh>(decisions.layout, computing.world);
+    device_context = connect_devices(decisions.device, *world);
+    mesh = std::make_unique<DeviceMesh>(decisions.layout, device_context.world);
     set_rank_name(mesh->world().coordinate_text());
   }
   prepare(options, world != nullptr ? *world : Group());
@@ -67,13 +67,13 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
   });
   resumes = !broadcast_text(world, resume ? "yes" : "").empty();
   check_same_files(recipe, reads_weights(), world);
-  request = mesh ? request_of_ranks(recipe, computing, world)
+  request = mesh ? request_of_ranks(recipe, device_context, world)
                  : forecast_request(recipe, decisions.layout.size(), /*ranks_per_host=*/0, options.machine);
   if (!mesh && !options.machine && recipe.device == "auto") request.hosts.gpus = is_cuda_driver_there();
   agree(world, [&] {
     if (!is_first) return;
     if (reads_weights()) look_at_weights();
-    const int64_t done = resume ? resume->resumed.state.step : 0;
+    const int64_t done = resume ? resume->point.state.step : 0;
     notices.push_back(disk_notice(recipe, decisions, checkpoints, done, request.num_hosts()));
     check_offload(recipe, decisions);
     if (!mesh && recipe.device == "cuda" && !is_cuda_driver_there()) {

@@ -29,7 +29,7 @@ struct Preparation {
 
   Recipe recipe;  ///< with its mesh
   Decisions decisions;
-  Computing computing;               ///< set at a start
+  DeviceContext device_context;      ///< set at a start
   std::unique_ptr<DeviceMesh> mesh;  ///< null without ranks
   std::filesystem::path folder;      ///< the run directory
   CheckpointFolder checkpoints;

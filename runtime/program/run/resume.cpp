@@ -197,12 +197,12 @@ std::string describe_set_aside(const std::vector<int64_t>& steps) {
          " set aside as abandoned-step-...";
 }
 
-Resumed resume(ResumeCandidate planned, Trainer& trainer, const Group& world) {
+ResumePoint resume(ResumeCandidate candidate, Trainer& trainer, const Group& world) {
   const auto start = std::chrono::steady_clock::now();
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
-  Resumed resumed = std::move(planned.resumed);
+  ResumePoint resumed = std::move(candidate.point);
   resumed.folder = broadcast_text(world, resumed.folder.string());
-  resumed.state = load_checkpoint(resumed.folder, planned.manifest, trainer, world, damage_advice);
+  resumed.state = load_checkpoint(resumed.folder, candidate.manifest, trainer, world, damage_advice);
   resumed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return resumed;
 }

@@ -14,7 +14,7 @@
 namespace meshtrain {
 
 /// The checkpoint that a run resumes from.
-struct Resumed {
+struct ResumePoint {
   TrainingState state;
   std::filesystem::path folder;      ///< folder of the checkpoint
   std::vector<std::string> changes;  ///< allowed changes of the recipe, one line each, and a line when model.hf is gone
@@ -43,7 +43,7 @@ std::string read_saved_recipe(const std::filesystem::path& folder);
 
 /// A checkpoint to resume from, before its pieces are read.
 struct ResumeCandidate {
-  Resumed resumed;
+  ResumePoint point;
   Manifest manifest;
 };
 
@@ -61,6 +61,6 @@ std::string describe_set_aside(const std::vector<int64_t>& steps);
 /// Loads the checkpoint of `candidate`, written on any mesh, into `trainer`. Rank 0's `candidate` counts. Every rank
 /// must call it. Throws InputError on all ranks when pieces are missing or damaged; `trainer` must not be used then.
 /// The optimizer starts with zero state from a checkpoint of step 0.
-Resumed resume(ResumeCandidate planned, Trainer& trainer, const Group& world);
+ResumePoint resume(ResumeCandidate candidate, Trainer& trainer, const Group& world);
 
 }  // namespace meshtrain

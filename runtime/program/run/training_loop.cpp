@@ -29,7 +29,7 @@ bool is_due(int64_t step, int64_t every) {
 
 }  // namespace
 
-TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
+TrainingLoop::TrainingLoop(const StepContext& run, TrainingState state)
     : run_(run),
       state_(std::move(state)),
       skipped_(run.recipe.train, run.trainer.options().loss_scale.has_value(), state_.step, state_.num_skipped),

@@ -46,8 +46,8 @@ class Verification {
   Verification(const VerifySetup& setup, const VerifyOptions& options, const Group& world)
       : setup_(setup),
         options_(options),
-        computing_(connect_devices(setup.decisions.device, world)),
-        world_(computing_.world),
+        device_context_(connect_devices(setup.decisions.device, world)),
+        world_(device_context_.world),
         seen_(std::make_shared<SumsSeen>()),
         mesh_(setup.decisions.layout,
               options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}
@@ -55,7 +55,7 @@ class Verification {
   bool run(const Print& print) {
     set_rank_name(mesh_.world().coordinate_text());
     open_data();
-    if (!computing_.fallback.empty()) tell(print, [&] { return computing_.fallback + "\n"; });
+    if (!device_context_.fallback.empty()) tell(print, [&] { return device_context_.fallback + "\n"; });
     tell(print, [&] { return describe_verification(setup_, options_, data_) + "\n"; });
     check_memory();
     if (world_.rank() == 0) reference_.emplace();
@@ -65,10 +65,10 @@ class Verification {
     const Trace trace = run_on(mesh_, setup_.recipe);
     refuse_unused_fault();
 
-    const std::vector<Compared> all = compare_with_reference(trace, mesh_);
+    const std::vector<Comparison> all = compare_with_reference(trace, mesh_);
     tell(print,
          [&] { return comparison_table(all, setup_.decisions.layout, options_.every_parameter) + verdict(all); });
-    if (computing_.device.is_cuda()) tell(print, describe_attention);
+    if (device_context_.device.is_cuda()) tell(print, describe_attention);
     if (!all_equal(all)) {
       const std::vector<AxisFinding> findings = look_at_axes(trace);
       tell(print, [&] { return diagnosis(all, findings, setup_.decisions.layout); });
@@ -123,7 +123,7 @@ class Verification {
   /// system would end this process, or another one, in their midst.
   void check_memory() const {
     agree(world_, [&] {
-      if (world_.rank() != 0 || !computing_.device.is_cpu()) return;
+      if (world_.rank() != 0 || !device_context_.device.is_cpu()) return;
       const int64_t needed = memory_of_one_rank();
       const int64_t free = std::min(available_host_memory(), available_address_space());
       if (needed <= free) return;
@@ -148,7 +148,7 @@ class Verification {
     const DeviceMesh alone = one_rank_mesh();
     Recipe recipe = on_one_rank(setup_.recipe);
     const auto trace = [&] {
-      TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, computing_.device);
+      TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, device_context_.device);
       return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
     };
     if (is_rounded(options_.precision)) {
@@ -175,16 +175,16 @@ class Verification {
     std::unique_ptr<TransformerTrainer> trainer;
     std::vector<StepBatch> batches;
     agree(mesh.world(), [&] {
-      trainer = std::make_unique<TransformerTrainer>(resolve(recipe, mesh.layout()), mesh, computing_.device);
+      trainer = std::make_unique<TransformerTrainer>(resolve(recipe, mesh.layout()), mesh, device_context_.device);
       batches = read(mesh, trainer->layout());
     });
     try {
       return trace_steps(*trainer, batches, recipe.optimizer.learning_rate, "mesh " + mesh.layout().describe());
     } catch (const AgreedError& error) {
       if (options_.skipped_sums.empty()) throw;
-      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+      throw RankError<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     } catch (const std::exception& error) {
-      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+      throw RankError<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
 
@@ -198,7 +198,7 @@ class Verification {
         (possible.empty() ? ", nor for anything else" : ": use " + joined({possible.begin(), possible.end()})));
   }
 
-  std::vector<Compared> compare_with_reference(const Trace& trace, const DeviceMesh& mesh) const {
+  std::vector<Comparison> compare_with_reference(const Trace& trace, const DeviceMesh& mesh) const {
     return compare(trace, reference_ ? &*reference_ : nullptr, mesh, options_.precision);
   }
 
@@ -220,7 +220,7 @@ class Verification {
   }
 
   /// Runs a mesh of one axis on the ranks that are first along every other axis. Rank 0 is its rank 0.
-  std::vector<Compared> run_alone(const std::string& axis) const {
+  std::vector<Comparison> run_alone(const std::string& axis) const {
     std::vector<Axis> axes = setup_.decisions.layout.axes();
     for (Axis& each : axes) {
       if (each.name != axis) each.size = 1;
@@ -233,13 +233,13 @@ class Verification {
     try {
       return compare_with_reference(run_on(mesh, recipe), mesh);
     } catch (const AgreedError& error) {  // an error of this axis, which the other ranks do not know
-      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+      throw RankError<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
 
   const VerifySetup& setup_;
   const VerifyOptions& options_;
-  Computing computing_;
+  DeviceContext device_context_;
   Group world_;
   std::shared_ptr<SumsSeen> seen_;
   DeviceMesh mesh_;

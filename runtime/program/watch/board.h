@@ -16,10 +16,10 @@ namespace meshtrain {
 class Board {
  public:
   struct Slot {
-    std::atomic<int64_t> process;  ///< the rank's process; 0: not started yet, or ended
-    Shown<Sighting> last;          ///< shown every few hundredths of a second, and when its phase or place changes
-    Shown<NewestFlight> newest;    ///< shown at once
-    std::atomic<int64_t> beat;     ///< grows as long as the process runs
+    std::atomic<int64_t> process;      ///< the rank's process; 0: not started yet, or ended
+    SharedValue<Sighting> last;        ///< shown every few hundredths of a second, and when its phase or place changes
+    SharedValue<NewestFlight> newest;  ///< shown at once
+    std::atomic<int64_t> beat;         ///< grows as long as the process runs
     std::atomic<bool> has_written_flights;  ///< after the job's end was reported
 
     /// Returns `last`, with the newest collective as its last.

@@ -16,7 +16,7 @@ namespace meshtrain {
 namespace {
 
 using jinja::MessageSpan;
-using jinja::Rendered;
+using jinja::RenderResult;
 using jinja::Span;
 
 bool is_assistant(const Conversation& conversation, size_t message) {
@@ -34,8 +34,8 @@ std::vector<size_t> counted_turns(const Conversation& conversation) {
 }
 
 /// Returns the rendering of the first messages; std::nullopt when the template refuses them.
-std::optional<Rendered> try_render(const ChatTemplate& chat, const Conversation& conversation, size_t count,
-                                   bool add_generation_prompt) {
+std::optional<RenderResult> try_render(const ChatTemplate& chat, const Conversation& conversation, size_t count,
+                                       bool add_generation_prompt) {
   try {
     return chat.render(conversation, count, add_generation_prompt);
   } catch (const jinja::TemplateError&) {
@@ -45,7 +45,8 @@ std::optional<Rendered> try_render(const ChatTemplate& chat, const Conversation&
 
 /// Returns the spans outside the messages that have no weight. Throws InputError when the template's loop over the
 /// messages does not tell which message a span belongs to.
-std::vector<Span> with_weight(const Conversation& conversation, const Rendered& whole, const std::vector<Span>& spans) {
+std::vector<Span> with_weight(const Conversation& conversation, const RenderResult& whole,
+                              const std::vector<Span>& spans) {
   const auto& messages = conversation.messages->values;
   if (std::ranges::none_of(messages, has_no_weight)) return spans;
   std::vector<Span> kept;
@@ -64,10 +65,10 @@ std::vector<Span> with_weight(const Conversation& conversation, const Rendered& 
 }
 
 /// Returns what {% generation %} has marked, behind the prompt where there is one.
-std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& whole) {
   const std::vector<Span> marked = with_weight(conversation, whole, whole.generation);
   if (conversation.first_counted == 0) return marked;
-  const Rendered prompt = chat.render(conversation, conversation.first_counted, true);
+  const RenderResult prompt = chat.render(conversation, conversation.first_counted, true);
   if (!whole.text.starts_with(prompt.text)) {
     throw InputError(
         "the template renders the prompt in another way when the completion follows: --loss all counts both");
@@ -130,29 +131,29 @@ Conversation without(const Conversation& conversation, size_t left_out) {
 
 /// Returns the conversation without those of its counted turns of which the template writes nothing: its text is the
 /// same without them.
-Conversation without_unwritten(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+Conversation without_unwritten(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& whole) {
   Conversation written = conversation;
   const std::vector<size_t> turns = counted_turns(conversation);
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
     if (!has_no_text(conversation.messages->values[*turn])) continue;
     Conversation shorter = without(written, *turn);
-    const std::optional<Rendered> text = try_render(chat, shorter, shorter.messages->values.size(), false);
+    const std::optional<RenderResult> text = try_render(chat, shorter, shorter.messages->values.size(), false);
     if (text && text->text == whole.text) written = std::move(shorter);
   }
   return written;
 }
 
 /// A way to find the turn of a message in the rendering of all; std::nullopt where it does not find it.
-using FindTurn = std::optional<Span>(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
-                                     size_t message);
+using FindTurn = std::optional<Span>(const ChatTemplate& chat, const Conversation& conversation,
+                                     const RenderResult& whole, size_t message);
 
-std::optional<Span> turn_by_prefixes(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
-                                     size_t message) {
-  const std::optional<Rendered> before = try_render(chat, conversation, message, true);
+std::optional<Span> turn_by_prefixes(const ChatTemplate& chat, const Conversation& conversation,
+                                     const RenderResult& whole, size_t message) {
+  const std::optional<RenderResult> before = try_render(chat, conversation, message, true);
   if (!before || !whole.text.starts_with(before->text)) return std::nullopt;
   size_t end = whole.text.size();
   if (message + 1 < conversation.messages->values.size()) {
-    const std::optional<Rendered> after = try_render(chat, conversation, message + 1, false);
+    const std::optional<RenderResult> after = try_render(chat, conversation, message + 1, false);
     if (!after || !whole.text.starts_with(after->text)) return std::nullopt;
     end = after->text.size();
   }
@@ -173,12 +174,12 @@ std::optional<Span> span_of(const std::vector<MessageSpan>& spans, size_t messag
 
 /// Returns what the template writes behind the last of the first `count` messages to begin the next turn.
 std::optional<std::string> generation_prompt(const ChatTemplate& chat, const Conversation& conversation, size_t count) {
-  const std::optional<Rendered> rendered = count > 0 ? try_render(chat, conversation, count, true) : std::nullopt;
+  const std::optional<RenderResult> rendered = count > 0 ? try_render(chat, conversation, count, true) : std::nullopt;
   const std::optional<Span> last = rendered ? span_of(rendered->message_spans, count - 1) : std::nullopt;
   return last ? std::optional(rendered->text.substr(last->end)) : std::nullopt;
 }
 
-std::optional<Span> turn_by_loop(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
+std::optional<Span> turn_by_loop(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& whole,
                                  size_t message) {
   const std::optional<Span> span = span_of(whole.message_spans, message);
   const std::optional<std::string> prompt = generation_prompt(chat, conversation, message);
@@ -202,8 +203,9 @@ Conversation behind(const Conversation& other, const Conversation& conversation)
 }
 
 /// Returns where message 0 ends in the rendering of all.
-std::optional<size_t> end_of_first(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
-  const std::optional<Rendered> alone = try_render(chat, conversation, 1, false);
+std::optional<size_t> end_of_first(const ChatTemplate& chat, const Conversation& conversation,
+                                   const RenderResult& whole) {
+  const std::optional<RenderResult> alone = try_render(chat, conversation, 1, false);
   if (alone && whole.text.starts_with(alone->text)) return alone->text.size();
   const std::optional<Span> span = span_of(whole.message_spans, 0);
   return span ? std::optional(span->end) : std::nullopt;
@@ -212,7 +214,7 @@ std::optional<size_t> end_of_first(const ChatTemplate& chat, const Conversation&
 /// Returns the turn of message 0 as first_turn() does, by a rendering of `longer`, a message and the conversation.
 std::optional<Span> first_turn_by(const Conversation& longer, FindTurn& find, const ChatTemplate& chat,
                                   const std::string& whole) {
-  const std::optional<Rendered> rendered = try_render(chat, longer, longer.messages->values.size(), false);
+  const std::optional<RenderResult> rendered = try_render(chat, longer, longer.messages->values.size(), false);
   const std::optional<Span> turn = rendered ? find(chat, longer, *rendered, 1) : std::nullopt;
   const std::optional<size_t> added = turn ? end_of_first(chat, longer, *rendered) : std::nullopt;
   if (!added || *added > turn->begin) return std::nullopt;
@@ -236,7 +238,7 @@ std::optional<Span> first_turn(FindTurn& find, const ChatTemplate& chat, const C
 }
 
 std::optional<std::vector<Span>> turns_by(FindTurn& find, const ChatTemplate& chat, const Conversation& conversation,
-                                          const Rendered& whole) {
+                                          const RenderResult& whole) {
   std::vector<Span> turns;
   for (const size_t i : counted_turns(conversation)) {
     const std::optional<Span> turn =
@@ -248,7 +250,7 @@ std::optional<std::vector<Span>> turns_by(FindTurn& find, const ChatTemplate& ch
 }
 
 /// Returns why turns_by() found no turns.
-std::string hindrance(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+std::string hindrance(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& whole) {
   const bool begins = counted_turns(conversation).front() == 0;
   const auto finds_first = [&](FindTurn* find) {
     return first_turn(*find, chat, conversation, whole.text).has_value();
@@ -260,7 +262,7 @@ std::string hindrance(const ChatTemplate& chat, const Conversation& conversation
   return "rendered up to such a turn, the template's text is not a prefix of the complete text";
 }
 
-std::vector<Span> find_turns(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+std::vector<Span> find_turns(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& whole) {
   if (chat.has_generation(conversation)) return marked_turns(chat, conversation, whole);
   for (FindTurn* find : kWays) {
     if (const auto turns = turns_by(*find, chat, conversation, whole)) return *turns;
@@ -323,7 +325,7 @@ std::vector<uint8_t> counted_tokens(const Tokenizer& tokenizer, const std::strin
 
 ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, const Conversation& conversation,
                          LossOn loss) {
-  const Rendered whole = chat.render(conversation, conversation.messages->values.size(), false);
+  const RenderResult whole = chat.render(conversation, conversation.messages->values.size(), false);
   ChatTokens tokens;
   tokenizer.encode(whole.text, tokens.ids, /*add_special=*/false);
   tokens.prints_parts = prints_parts(conversation, whole.text);
@@ -333,7 +335,7 @@ ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, c
   } else {
     const Conversation written = without_unwritten(chat, conversation, whole);
     tokens.num_unwritten = conversation.messages->values.size() - written.messages->values.size();
-    const Rendered same =
+    const RenderResult same =
         tokens.num_unwritten == 0 ? whole : chat.render(written, written.messages->values.size(), false);
     tokens.counted = counted_tokens(tokenizer, whole.text, tokens.ids, find_turns(chat, written, same));
   }
@@ -350,7 +352,7 @@ std::optional<int64_t> end_of_turn(const ChatTemplate& chat, const Tokenizer& to
   constexpr std::string_view kAnswer = "0123456789";
   const Conversation conversation = parse_conversation(
       R"({"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "0123456789"}]})");
-  const std::optional<Rendered> rendered = try_render(chat, conversation, 2, false);
+  const std::optional<RenderResult> rendered = try_render(chat, conversation, 2, false);
   const size_t found = rendered ? rendered->text.rfind(kAnswer) : std::string::npos;
   if (found == std::string::npos) return std::nullopt;
   const std::vector<int64_t> ids = tokenizer.ids(rendered->text.substr(found + kAnswer.size()), /*add_special=*/false);

@@ -20,7 +20,7 @@ constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 constexpr std::string_view kTrimmedMark = kMark.substr(0, kMark.size() - 1);
 
 /// A message with the mark behind its text, and that text.
-struct Marked {
+struct MarkedMessage {
   Value message;
   std::string text;
 };
@@ -32,23 +32,24 @@ Value with_text(const jinja::Dict& dict, const char* key, const std::string& tex
 }
 
 /// Marks the last text of a list of pieces; std::nullopt when none of them has a text.
-std::optional<Marked> mark_last(const jinja::List& pieces) {
+std::optional<MarkedMessage> mark_last(const jinja::List& pieces) {
   for (size_t i = pieces.values.size(); i-- > 0;) {
     const Value* const text = pieces.values[i].is_dict() ? pieces.values[i].dict().find("text") : nullptr;
     if (text == nullptr || !text->is_text()) continue;
     jinja::List marked = pieces;
     marked.values[i] = with_text(pieces.values[i].dict(), "text", text->text());
-    return Marked{std::make_shared<const jinja::List>(std::move(marked)), text->text()};
+    return MarkedMessage{std::make_shared<const jinja::List>(std::move(marked)), text->text()};
   }
   return std::nullopt;
 }
 
-Marked mark(const Value& message) {
+MarkedMessage mark(const Value& message) {
   const Value* const content = message.dict().find("content");
   if (content != nullptr && content->is_text()) {
     return {with_text(message.dict(), "content", content->text()), content->text()};
   }
-  std::optional<Marked> pieces = content != nullptr && content->is_list() ? mark_last(content->list()) : std::nullopt;
+  std::optional<MarkedMessage> pieces =
+      content != nullptr && content->is_list() ? mark_last(content->list()) : std::nullopt;
   if (!pieces) throw InputError("the last message has no text that could be continued");
   jinja::Dict marked = message.dict();
   marked.set("content", std::move(pieces->message));
@@ -60,7 +61,7 @@ Marked mark(const Value& message) {
 std::vector<int64_t> tokenize_unfinished(const ChatTemplate& chat, const Tokenizer& tokenizer,
                                          const Conversation& conversation) {
   jinja::List messages = *conversation.messages;
-  Marked last = mark(messages.values.back());
+  MarkedMessage last = mark(messages.values.back());
   messages.values.back() = std::move(last.message);
   Conversation marked = conversation;
   marked.messages = std::make_shared<const jinja::List>(std::move(messages));

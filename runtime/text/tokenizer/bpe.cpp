@@ -39,7 +39,7 @@ BpeWords::BpeWords(const Bpe& bpe) : bpe_(bpe), memory_(kWords) {}
 
 void BpeWords::encode(std::string_view word, std::vector<int64_t>& ids) {
   if (word.empty()) return;
-  Remembered* remembered = nullptr;
+  CachedWord* remembered = nullptr;
   if (word.size() <= kWordBytes) {
     char padded[24] = {};
     std::memcpy(padded, word.data(), word.size());

@@ -43,7 +43,7 @@ at::Tensor Attention::forward(const LayerInput& x, const Sequence& sequence) con
   return output_.forward(mixed.transpose(1, 2).reshape({-1, num_heads_ * head_dim_}));
 }
 
-Attention::Projected Attention::project(const LayerInput& x, const Sequence& sequence) const {
+Attention::Projections Attention::project(const LayerInput& x, const Sequence& sequence) const {
   const int64_t s = sequence.layout.local_length(), heads = num_heads_ + 2 * num_kv_heads_;
   const at::Tensor qkv = query_key_value_.forward(x).view({-1, s, heads, head_dim_});
   const Rotary* rotary = rotary_of(sequence);

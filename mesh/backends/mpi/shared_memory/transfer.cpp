@@ -70,7 +70,7 @@ HostTransfer::HostTransfer(MpiCommunicator& communicator, const Collective& coll
 
   window_ = HostWindow::around(tensor);
   if (window_ && window_->is_common() && kind_ == Kind::AllReduce) {
-    throw OfRank<std::invalid_argument>(
+    throw RankError<std::invalid_argument>(
         describe(collective, communicator.size) +
         ": the tensor is one copy for all ranks of a host (Placement::Common), which a sum "
         "would add to itself; reduce_scatter into each rank's part of it");
@@ -144,7 +144,7 @@ bool HostTransfer::open() {
 void HostTransfer::compare_notices() const {
   for (int local_rank = 0; local_rank < layout_.local_size; ++local_rank) {
     if (board_.notice_of(local_rank).same_call(notice_)) continue;
-    throw OfRank<std::runtime_error>(
+    throw RankError<std::runtime_error>(
         describe(through_mpi_.collective(), communicator_.size) + ": group rank " +
         std::to_string(on_this_host(local_rank)) +
         " made another call: the ranks called with different tensors, or in another order");
@@ -175,10 +175,10 @@ void HostTransfer::cut_into_chunks() {
                                                         : layout_.hosts;
     piece_elements_ = std::min(row, HostBoard::kPieceBytes / rows / element_bytes_);
     if (piece_elements_ == 0) {
-      throw OfRank<std::runtime_error>(describe(through_mpi_.collective(), communicator_.size) + ": " +
-                                       std::to_string(rows) + " ranks are more than a piece of " +
-                                       std::to_string(HostBoard::kPieceBytes) +
-                                       " bytes on the host's board can hold a value of: set MESHTRAIN_WINDOW_MIB=0");
+      throw RankError<std::runtime_error>(describe(through_mpi_.collective(), communicator_.size) + ": " +
+                                          std::to_string(rows) + " ranks are more than a piece of " +
+                                          std::to_string(HostBoard::kPieceBytes) +
+                                          " bytes on the host's board can hold a value of: set MESHTRAIN_WINDOW_MIB=0");
     }
   }
   short_ = all_reduce && one_host && on_board && elements_ * element_bytes_ <= kShortOnBoardBytes;

@@ -22,7 +22,7 @@ void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, boo
   TORCH_CHECK(c.sizes() == s.sizes() && c.size(-1) == half && c.size(-3) == positions &&
                   (c.dim() == 3 || (c.dim() == 4 && (c.size(0) == x.size(0) || c.size(0) == 1))),
               "rotate: angles ", c.sizes(), " for x ", x.sizes());
-  const OnDevice device(x);
+  const TensorDeviceGuard device(x);
   const bool each = c.dim() == 4 && c.size(0) == x.size(0);
   const RopeShape shape{
       x.size(0), positions, x.size(2), half, head_strides(from), head_strides(out), each ? positions * half : 0, half};

@@ -19,7 +19,7 @@ std::vector<int64_t> peaks(Memory& memory, const at::TensorOptions& options) {
   if (!host_attention_takes(q, k, v)) return {};
   const int64_t before = memory.live();
   memory.restart_peak();
-  const Attended attended = host_attention(q, k, v, true, 0.1);
+  const AttentionResult attended = host_attention(q, k, v, true, 0.1);
   const int64_t forward = memory.peak() - before;
   memory.restart_peak();
   host_attention_backward(grad, q, k, v, attended, true, 0.1);
@@ -30,7 +30,7 @@ TEST(HostAttentionMemory, IsWhatTheMetaDeviceCounts) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const auto on_host = peaks(HostMemory::counted(), at::TensorOptions(dtype));
     if (on_host.empty()) GTEST_SKIP() << "this processor has no such instructions";
-    const MetaStandsFor host(c10::kCPU);
+    const MetaDeviceGuard host(c10::kCPU);
     MetaMemory memory;
     const auto on_meta = peaks(memory, at::TensorOptions(dtype).device(at::kMeta));
     EXPECT_EQ(on_host, on_meta) << dtype;

@@ -76,7 +76,7 @@ TEST(TimelineRecorder, WindowsHaveFewerPairs) {
   recorder.restart();
   for (const int64_t window : {0, 8, 32}) {
     const AttentionRule rule{.scale = 1, .window = window};
-    const Attended attended = attend_on_gpu(q, k, k, /*causal=*/true, rule);
+    const AttentionResult attended = attend_on_gpu(q, k, k, /*causal=*/true, rule);
     attend_backward_on_gpu(q, q, k, k, attended, /*causal=*/true, rule);
   }
   std::vector<double> flops;

@@ -171,12 +171,12 @@ TEST(GenerateOne, EndsAtAStopTokenOrWhenThereAreEnough) {
   const int64_t stop = all[7];
   const auto first = std::find(all.begin(), all.end(), stop);
   std::vector<int64_t> seen;
-  const Generated stopped =
+  const GenerationResult stopped =
       generate(loaded.model, prompt, 0, {96, {1000, stop}, {}}, [&](int64_t token) { seen.push_back(token); });
   EXPECT_EQ(stopped.end, TextEnd::Token);
   EXPECT_EQ(stopped.tokens, std::vector<int64_t>(all.begin(), first + 1)) << "the one that ends it included";
   EXPECT_EQ(seen, stopped.tokens);
-  const Generated enough = generate(loaded.model, prompt, 0, {3, {}, {}});
+  const GenerationResult enough = generate(loaded.model, prompt, 0, {3, {}, {}});
   EXPECT_EQ(enough.end, TextEnd::Length);
   EXPECT_EQ(enough.tokens, std::vector<int64_t>(all.begin(), all.begin() + 3));
 }
@@ -191,7 +191,7 @@ TEST(GenerateOne, EndsWhereItIsToldTo) {
     asked.push_back(token);
     return asked.size() == 5;
   };
-  const Generated generated = generate(loaded.model, prompt, 0, options);
+  const GenerationResult generated = generate(loaded.model, prompt, 0, options);
   EXPECT_EQ(generated.end, TextEnd::Text);
   EXPECT_EQ(generated.tokens, std::vector<int64_t>(all.begin(), all.begin() + 5)) << "the one that ends it included";
   EXPECT_EQ(asked, generated.tokens);

@@ -57,12 +57,12 @@ TEST_F(JournalTest, RemovesStepsAfterTheOneThatItContinues) {
 TEST_F(JournalTest, SaysWhereItResumesWhatHasChangedAndWhichLinesAreLost) {
   write_file(run_dir / "metrics.jsonl", "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");  // as after a crash of the host
   const Journal journal = open({}, /*last_step=*/6);
-  journal.announce(Resumed{.state = {.step = 6},
-                           .folder = checkpoint("step-00000006"),
-                           .changes = {"train.steps: 8, was 6"},
-                           .warning = "warning: the rate moves",
-                           .seconds = 0.25,
-                           .set_aside = {7}});
+  journal.announce(ResumePoint{.state = {.step = 6},
+                               .folder = checkpoint("step-00000006"),
+                               .changes = {"train.steps: 8, was 6"},
+                               .warning = "warning: the rate moves",
+                               .seconds = 0.25,
+                               .set_aside = {7}});
   for (const std::string& line :
        {" info: resumed after step 6, from " + checkpoint("step-00000006").string() + " in 0.25 s\n",
         std::string(" info:   train.steps: 8, was 6\n"), std::string(" warning: the rate moves\n"),

@@ -147,7 +147,7 @@ TEST(StochasticRounding, EveryMeshRoundsAlike) {
     recipe.name = name;
     recipe.momentum = 0.9;
     recipe.weight_decay = 0.1;
-    recipe.decay = Decayed::Matrices;
+    recipe.decay = DecayScope::Matrices;
     const std::vector<at::Tensor> alone = train_on_mesh(1, 1, recipe);
     for (const auto& [tp, dp] : {std::pair{1, 2}, {2, 1}, {2, 2}, {3, 4}}) {
       const std::vector<at::Tensor> mesh = train_on_mesh(tp, dp, recipe);

@@ -1,4 +1,4 @@
-#include "mesh/base/shown.h"
+#include "mesh/base/shared_value.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -21,10 +21,11 @@ bool is_whole(const Numbers& numbers) {
   return std::all_of(numbers.all.begin(), numbers.all.end(), [&](int each) { return each == numbers.all[0]; });
 }
 
-TEST(Shown, IsWholeWhereverTheWriterIsStopped) {
-  void* const memory = mmap(nullptr, sizeof(Shown<Numbers>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+TEST(SharedValue, IsWholeWhereverTheWriterIsStopped) {
+  void* const memory =
+      mmap(nullptr, sizeof(SharedValue<Numbers>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
-  auto& shown = *static_cast<Shown<Numbers>*>(memory);
+  auto& shown = *static_cast<SharedValue<Numbers>*>(memory);
   EXPECT_EQ(shown.read().all[0], 0) << "of zeroed memory";
   const pid_t writer = fork();
   if (writer == 0) {
@@ -45,7 +46,7 @@ TEST(Shown, IsWholeWhereverTheWriterIsStopped) {
   EXPECT_GT(shown.read().all[0], 0);
   kill(writer, SIGKILL);
   waitpid(writer, nullptr, 0);
-  munmap(memory, sizeof(Shown<Numbers>));
+  munmap(memory, sizeof(SharedValue<Numbers>));
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/base/error.h"
+#include "runtime/text/tokenizer/config_tokens.h"
 #include "runtime/text/tokenizer/tokenizer.h"
-#include "runtime/text/tokenizer/tokens_beside.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/tokenizer/fixtures.h"
@@ -43,7 +43,7 @@ std::string shown(const Ordered& one) {
   return files.dump();
 }
 
-TEST(TokensBeside, GiveTheIdsOfTransformers) {
+TEST(ConfigTokens, GiveTheIdsOfTransformers) {
   ASSERT_GT(beside_fixture()["cases"].size(), 50U);
   for (const Ordered& one : beside_fixture()["cases"]) {
     const ScratchFolder folder;
@@ -63,20 +63,20 @@ TEST(TokensBeside, GiveTheIdsOfTransformers) {
     EXPECT_EQ(tokenizer->eos() ? Ordered(*tokenizer->eos()) : Ordered(), one["eos"]) << shown(one);
     if (one.contains("padding")) continue;  // of tokenizer.json, which names are not read from
     Ordered named = Ordered::object();
-    for (const auto& [name, token] : read_tokens_beside(folder.path(), nullptr).named)
+    for (const auto& [name, token] : read_config_tokens(folder.path(), nullptr).named)
       named[name] = token.token.content;
     EXPECT_EQ(named.size(), one["named"].size()) << shown(one);
     for (const auto& [name, text] : one["named"].items()) EXPECT_EQ(named.value(name, Ordered()), text) << shown(one);
   }
 }
 
-TEST(TokensBeside, AreReadBesideAFileThatIsNamed) {
+TEST(ConfigTokens, AreReadBesideAFileThatIsNamed) {
   const ScratchFolder folder;
   write_case(folder, {{"config", {{"eos_token", "<new>"}}}});
   EXPECT_EQ(load_tokenizer(folder.path() / "tokenizer.json")->eos(), 259);
 }
 
-TEST(TokensBeside, AreRefusedByTheirPlace) {
+TEST(ConfigTokens, AreRefusedByTheirPlace) {
   const auto refusal = [](const Ordered& one) {
     const ScratchFolder folder;
     write_case(folder, one);
@@ -96,7 +96,7 @@ TEST(TokensBeside, AreRefusedByTheirPlace) {
       has(refusal({{"config", {{"split_special_tokens", true}}}}), "split_special_tokens is true, which is not"));
 }
 
-TEST(TokensBeside, CountForTheFingerprintWhereTheyChangeIds) {
+TEST(ConfigTokens, CountForTheFingerprintWhereTheyChangeIds) {
   const Ordered own = {{{"id", 259},
                         {"content", "<a>"},
                         {"single_word", false},

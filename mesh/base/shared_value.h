@@ -11,7 +11,7 @@ namespace meshtrain {
 /// turn, so that the other one stays whole when the writer is stopped in the middle of a write. Zeroed memory holds a
 /// zeroed value.
 template <class Value>
-class Shown {
+class SharedValue {
   static_assert(std::is_trivially_copyable_v<Value> && std::atomic<uint64_t>::is_always_lock_free);
 
  public:

@@ -1,4 +1,4 @@
-#include "runtime/text/tokenizer/tokens_beside.h"
+#include "runtime/text/tokenizer/config_tokens.h"
 
 #include <algorithm>
 #include <array>
@@ -59,8 +59,8 @@ bool is_surely_token(const json& value) {
 
 /// Reads a token: a text, which stands for a special token, or an object of content and flags. `is_special`: the token
 /// is special in any case.
-TokenBeside read_token(const JsonCursor& value, const std::string& source, bool is_special) {
-  TokenBeside read{.source = source};
+ConfigToken read_token(const JsonCursor& value, const std::string& source, bool is_special) {
+  ConfigToken read{.source = source};
   AddedToken& token = read.token;
   if (!value.value().is_object()) {
     if (!value.value().is_string()) value.fail("is neither the text of a token nor an object with its \"content\"");
@@ -82,14 +82,14 @@ bool same_flags(const AddedToken& a, const AddedToken& b) {
          a.normalized == b.normalized && a.special == b.special;
 }
 
-bool equal(const TokenBeside& a, const TokenBeside& b) {
+bool equal(const ConfigToken& a, const ConfigToken& b) {
   return a.is_text == b.is_text && a.token.content == b.token.content && same_flags(a.token, b.token);
 }
 
-using Named = std::vector<std::pair<std::string, TokenBeside>>;
+using NamedTokens = std::vector<std::pair<std::string, ConfigToken>>;
 
-void set_named(Named& named, const std::string& key, TokenBeside token) {
-  const auto found = std::ranges::find(named, key, &Named::value_type::first);
+void set_named(NamedTokens& named, const std::string& key, ConfigToken token) {
+  const auto found = std::ranges::find(named, key, &NamedTokens::value_type::first);
   if (found == named.end()) {
     named.emplace_back(key, std::move(token));
   } else {
@@ -97,7 +97,7 @@ void set_named(Named& named, const std::string& key, TokenBeside token) {
   }
 }
 
-void remove_named(Named& named, const std::string& key) {
+void remove_named(NamedTokens& named, const std::string& key) {
   std::erase_if(named, [&](const auto& entry) { return entry.first == key; });
 }
 
@@ -120,10 +120,10 @@ class FilesReader {
     if (!has_extra_ && additional_) extra_ = std::move(*additional_);
   }
 
-  TokensBeside result() {
-    TokensBeside result;
+  ConfigTokens result() {
+    ConfigTokens result;
     for (const char* key : kStandard) {
-      const auto found = std::ranges::find(standard_, key, &Named::value_type::first);
+      const auto found = std::ranges::find(standard_, key, &NamedTokens::value_type::first);
       if (found != standard_.end()) result.named.push_back(*found);
     }
     for (auto& [key, token] : specific_) set_named(further_, key, std::move(token));
@@ -133,24 +133,24 @@ class FilesReader {
       known_.insert(token.token.content);
       result.added.push_back(std::move(token));
     }
-    const auto add = [&](const TokenBeside& token) {
+    const auto add = [&](const ConfigToken& token) {
       if (known_.contains(token.token.content)) return;
-      const auto is_equal = [&](const TokenBeside& other) { return equal(token, other); };
+      const auto is_equal = [&](const ConfigToken& other) { return equal(token, other); };
       if (std::ranges::none_of(result.added, is_equal)) result.added.push_back(token);
     };
     for (const auto& [key, token] : result.named) add(token);
-    for (const TokenBeside& token : extra_) add(token);
+    for (const ConfigToken& token : extra_) add(token);
     std::set<std::string> names;
     for (const auto& [key, token] : result.named) names.insert(token.token.content);
-    for (TokenBeside& token : result.added) {
+    for (ConfigToken& token : result.added) {
       token.token.special = token.token.special || names.contains(token.token.content);
     }
     return result;
   }
 
  private:
-  std::vector<TokenBeside> read_list(const TokenFile& file, const char* key, bool is_special) {
-    std::vector<TokenBeside> tokens;
+  std::vector<ConfigToken> read_list(const TokenFile& file, const char* key, bool is_special) {
+    std::vector<ConfigToken> tokens;
     const std::optional<JsonCursor> list = file.root().find(key);
     if (!list) return tokens;
     if (!list->value().is_array()) list->fail("is not a list of tokens");
@@ -179,8 +179,8 @@ class FilesReader {
     for (const std::string& key : config_.keys) {
       const json& value = object.at(key);
       if (value.is_null() || !key.ends_with("_token") || (!is_standard(key) && !is_surely_token(value))) continue;
-      TokenBeside token = read_token(config_.root().at(key), source_of(config_.path, key), false);
-      Named& place = is_standard(key) ? standard_ : token.is_text ? specific_ : further_;
+      ConfigToken token = read_token(config_.root().at(key), source_of(config_.path, key), false);
+      NamedTokens& place = is_standard(key) ? standard_ : token.is_text ? specific_ : further_;
       set_named(place, key, std::move(token));
     }
     pads_itself_ = object.contains("pad_token");
@@ -207,8 +207,8 @@ class FilesReader {
         extra_.clear();
       } else if (key == kExtra) {
         has_extra_ = true;
-        for (const TokenBeside& token : read_list(map, kExtra, true)) {
-          const auto is_equal = [&](const TokenBeside& other) { return equal(token, other); };
+        for (const ConfigToken& token : read_list(map, kExtra, true)) {
+          const auto is_equal = [&](const ConfigToken& other) { return equal(token, other); };
           if (std::ranges::none_of(extra_, is_equal)) extra_.push_back(token);
         }
       } else if (key == kAdditional) {
@@ -218,7 +218,7 @@ class FilesReader {
         pads_itself_ = pads_itself_ || key == "pad_token";
       } else if (is_standard(key) || (key.ends_with("_token") && (value.is_string() || value.is_object()))) {
         pads_itself_ = pads_itself_ || key == "pad_token";
-        TokenBeside token = read_token(map.root().at(key), source_of(map.path, key), true);
+        ConfigToken token = read_token(map.root().at(key), source_of(map.path, key), true);
         set_named(is_standard(key) ? standard_ : further_, key, std::move(token));
       }
     }
@@ -227,9 +227,9 @@ class FilesReader {
   void read_added(const TokenFile& file) {
     std::set<std::string> special;
     for (const auto& [key, token] : standard_) special.insert(token.token.content);
-    for (const TokenBeside& token : extra_) special.insert(token.token.content);
+    for (const ConfigToken& token : extra_) special.insert(token.token.content);
     for (const std::string& content : file.keys) {
-      TokenBeside token{.source = source_of(file.path, "\"" + content + "\"")};
+      ConfigToken token{.source = source_of(file.path, "\"" + content + "\"")};
       token.token.content = content;
       token.token.special = special.contains(content);
       token.token.normalized = !token.token.special;
@@ -269,18 +269,18 @@ class FilesReader {
   }
 
   TokenFile config_;
-  Named standard_, further_, specific_;  // specific: as extra_special_tokens has them
-  bool pads_itself_ = false;             // a file has the key pad_token
+  NamedTokens standard_, further_, specific_;  // specific: as extra_special_tokens has them
+  bool pads_itself_ = false;                   // a file has the key pad_token
   bool has_extra_ = false;
-  std::vector<TokenBeside> extra_;
-  std::optional<std::vector<TokenBeside>> additional_;  // of special_tokens_map.json
-  std::map<uint32_t, TokenBeside> decoder_;
+  std::vector<ConfigToken> extra_;
+  std::optional<std::vector<ConfigToken>> additional_;  // of special_tokens_map.json
+  std::map<uint32_t, ConfigToken> decoder_;
   std::set<std::string> known_;
 };
 
 }  // namespace
 
-TokensBeside read_tokens_beside(const fs::path& folder, const JsonCursor* tokenizer) {
+ConfigTokens read_config_tokens(const fs::path& folder, const JsonCursor* tokenizer) {
   return FilesReader(folder, tokenizer).result();
 }
 
