@@ -121,7 +121,7 @@ Matrix<const T> from_row(Matrix<T> right, int64_t row) {
   return {right.row(row / kRowsTogether<T>), right.stride};
 }
 
-/// Returns the number of terms of a product over `count` positions: halves come in whole registers, zeros behind.
+/// Returns the number of terms of a product over `count` positions: halves come in whole registers, zeros after them.
 template <class T>
 int64_t terms(int64_t count) {
   return std::is_same_v<T, float> ? count : padded(count);

@@ -34,7 +34,7 @@ void check(const std::vector<UnitSpec>& units) {
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (units[unit].parameters.empty()) throw std::invalid_argument("unit " + units[unit].name + " has no parameters");
     if (unit > 0 && units[unit].whole_step && !units[unit - 1].whole_step) {
-      throw std::invalid_argument("unit " + units[unit].name + " of the whole step comes behind " +
+      throw std::invalid_argument("unit " + units[unit].name + " of the whole step comes after " +
                                   units[unit - 1].name + ": put it before the others");
     }
   }

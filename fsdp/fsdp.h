@@ -11,7 +11,7 @@ namespace meshtrain {
 
 /// Fully sharded data parallelism over flat buffers, for any model, which is a list of units in the order of their
 /// forward. Gradients are summed, never averaged, over the groups of the options, each unit's while the
-/// units before it are still in backward; parameters are gathered while the units before (in backward: behind) compute.
+/// units before it are still in backward; parameters are gathered while the units before (in backward: after) compute.
 ///
 /// A step:   begin_step();
 ///           for each micro-batch { loss = ... run(unit, forward) ...;

@@ -7,7 +7,7 @@
 
 namespace meshtrain {
 
-/// Gathers of whole parameters: prefetched ahead of the unit that computes, evicted behind it.
+/// Gathers of whole parameters: prefetched ahead of the unit that computes, evicted after it.
 class Gathering {
  public:
   /// `shards`: those of `options`, by the queue that gathers take. `memory`: that of whole parameters.
@@ -19,7 +19,7 @@ class Gathering {
   void after_forward(size_t unit, bool in_backward);
   /// The unit will have a backward, which after_forward() did not know.
   void expect_backward(size_t unit);
-  /// Returns when the unit's parameters may be used. Evicts those of the units behind it.
+  /// Returns when the unit's parameters may be used. Evicts those of the units after it.
   void before_backward(size_t unit);
   /// `last`: the last one of the step.
   void end_backward(bool last);

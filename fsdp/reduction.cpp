@@ -35,7 +35,7 @@ void Reduction::lend(size_t unit) {
   lent_[unit] = true;
 }
 
-// Two units have memory: this one, and the one behind it, which is being reduced. issue_next() has finished others.
+// Two units have memory: this one, and the one after it, which is being reduced. issue_next() has finished others.
 void Reduction::lend_anew(size_t unit) {
   lend(unit);
   for (FlatBuffer* buffer : units_[unit].trainable()) buffer->forget_gradients();
@@ -75,7 +75,7 @@ void Reduction::count_final(size_t unit) {
 
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
-  if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit behind it is still in flight
+  if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit after it is still in flight
   if (!whole_ && !lent_[unit]) lend_anew(unit);   // it had no backward here
   complete(unit);
   UnitScatter scatter{unit, {}};

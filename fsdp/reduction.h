@@ -20,7 +20,7 @@ class Reduction {
   void begin_step();
   /// `last`: the last one of the step.
   void begin_backward(bool last);
-  /// Lends memory to the unit's gradients. The gradients of the units behind it are final. Does nothing for a unit
+  /// Lends memory to the unit's gradients. The gradients of the units after it are final. Does nothing for a unit
   /// whose reduction has begun.
   void before_backward(size_t unit);
   /// Throws std::logic_error when the reduction of `unit` has begun in this backward: it would miss a gradient.
@@ -58,7 +58,7 @@ class Reduction {
   bool last_ = false;
   bool reducing_ = false;  // in this backward
   bool first_ = false;     // no shard of gradients with memory of its own has been written in this step
-  int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
+  int64_t next_ = -1;      // the unit whose reduction is issued next; those after it are issued
   std::deque<UnitScatter> scattering_;
   std::deque<UnitScatter> summing_;
   std::vector<Work> remaining_works_;

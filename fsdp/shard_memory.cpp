@@ -38,12 +38,12 @@ class ShardMemory::File {
     if (descriptor_ < 0) open();
     const int64_t begin = size_;
     const int error = ::posix_fallocate(descriptor_, begin, bytes);
-    if (error != 0) fail("cannot reserve " + size_text(bytes) + " behind " + size_text(begin), error);
+    if (error != 0) fail("cannot reserve " + size_text(bytes) + " after " + size_text(begin), error);
     size_ += bytes;
     return begin;
   }
 
-  // Asks for errors of the whole file, and waits for nothing, as no page of it lies behind its end.
+  // Asks for errors of the whole file, and waits for nothing, as no page of it lies after its end.
   void check_written() const {
     if (descriptor_ < 0) return;
     // The system reports an error once; what is lost stays lost.

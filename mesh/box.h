@@ -34,7 +34,7 @@ std::vector<Box> boxes_of(const std::vector<int64_t>& shape, int64_t begin, int6
 /// Returns the elements of `whole` that lie in `box`: a view.
 at::Tensor part(const at::Tensor& whole, const Box& box);
 
-/// Returns "[0:4, 16:32]": from the first index to the one behind the last.
+/// Returns "[0:4, 16:32]": from the first index to the one after the last.
 std::string describe(const Box& box);
 
 }  // namespace meshtrain

@@ -30,7 +30,7 @@ struct Parameter {
   int64_t sharded_dim = 0;        ///< the dim that is cut
   std::string partial_over;       ///< the axis over whose ranks the local gradients must still be summed
   bool of_tokens = false;         ///< a matrix whose rows belong to tokens of the vocabulary: embedding, head
-  bool follows_previous = false;  ///< lies in memory directly behind the parameter before it (q, k, v)
+  bool follows_previous = false;  ///< lies in memory directly after the parameter before it (q, k, v)
   bool written_by_layer = false;  ///< the layers that use the tensor write its whole gradient where they are the first
                                   ///< to compute one (tensor_parallel/products/leaf_gradient.h), so its buffer needs no
                                   ///< zeros before; nothing but these layers may use it

@@ -78,7 +78,7 @@ TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
     }
     const at::Tensor mine = at::full({4}, world().rank() + 1.0, gathered.options());
     gathers.all_gather(gathered, mine).wait();
-    EXPECT_TRUE(testing::wait_until([&] { return current.query(); }, 30s)) << "the gather waits behind the reduction";
+    EXPECT_TRUE(testing::wait_until([&] { return current.query(); }, 30s)) << "the gather waits after the reduction";
     goes_on = true;
     reduction.wait();
     EXPECT_EQ(shard.sum().item<double>(), 4.0 * size_);

@@ -233,7 +233,7 @@ void warn(const EvaluateArguments& arguments, const EvaluationSetup& prepared, s
                 used = labels + (recipe.evaluate.layout == SampleLayout::Stream ? 1 : evaluation.num_samples());
   if (!recipe.evaluate.samples && used < evaluation.num_tokens()) {
     const int64_t left = evaluation.num_tokens() - used;
-    say_once(counted(left, "token") + " of " + recipe.evaluate.tokens.string() + " behind the last sequence of " +
+    say_once(counted(left, "token") + " of " + recipe.evaluate.tokens.string() + " after the last sequence of " +
              with_separators(length) + (left == 1 ? " is" : " are") + " not evaluated");
   }
 }

@@ -214,8 +214,8 @@ double measure_overlap(const Group& world) {
   return std::clamp((count * computing + communicating - both) / communicating, 0.0, 1.0);
 }
 
-/// Returns the seconds that a rank needs, beyond the collective's own, to go on after one that it waited for behind
-/// some computing: where ranks outnumber cores, those that wait have to get a core back.
+/// Returns the seconds from the end of an awaited collective to the rank's next operator, with computing before the
+/// collective: where ranks outnumber cores, those that wait have to get a core back.
 double measure_wait(const Group& world) {
   const at::Tensor a = at::full({192, 192}, 1.0 / 64), b = at::full({192, 192}, 1.0 / 64);
   at::Tensor sum = at::zeros({16});

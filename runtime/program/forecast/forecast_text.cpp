@@ -24,7 +24,7 @@ std::string room_text(const ForecastRequest& request) {
   return text + ", the runtime's " + size_text(request.runtime_bytes()) + " included";
 }
 
-/// Returns `words` in lines of at most kWidth columns, each behind `indent`.
+/// Returns `words` in lines of at most kWidth columns, each after `indent`.
 std::string wrapped(const std::vector<std::string>& words, const std::string& indent) {
   std::string text, line = indent;
   for (const std::string& word : words) {

@@ -129,7 +129,7 @@ Prompt render_prompt(const Prompt& prompt, const ChatTemplate& chat, const Token
   if (!prompt.conversation) return prompt;
   try {
     const Conversation conversation =
-        options.system == nullptr ? *prompt.conversation : behind_system(*prompt.conversation, *options.system);
+        options.system == nullptr ? *prompt.conversation : after_system(*prompt.conversation, *options.system);
     const bool continues = options.continues_assistant && ends_with_assistant(conversation);
     const auto tokenize = continues ? tokenize_unfinished : tokenize_prompt;
     return {"", tokenize(chat, tokenizer, conversation), false};

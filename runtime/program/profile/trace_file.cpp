@@ -20,12 +20,12 @@ constexpr int64_t kFirstTrack = 1'000'000'000, kTracksOfARank = 100;
 // The same for the numbers of arrows between operators: viewers join the ends that have one number.
 constexpr int64_t kArrowsOfARank = 1'000'000'000;
 
-int64_t whole_number_behind(const std::string& text, std::string_view key) {
+int64_t whole_number_after(const std::string& text, std::string_view key) {
   const size_t found = text.find(key);
   int64_t number = 0;
   if (found == std::string::npos) throw std::runtime_error("the trace has no " + std::string(key));
   const size_t begin = text.find_first_of("-0123456789", found + key.size());
-  if (begin == std::string::npos) throw std::runtime_error("the trace has no number behind " + std::string(key));
+  if (begin == std::string::npos) throw std::runtime_error("the trace has no number after " + std::string(key));
   std::from_chars(text.data() + begin, text.data() + text.size(), number);
   return number;
 }
@@ -174,10 +174,10 @@ int64_t clock_zero() {
   return duration_cast<nanoseconds>(wall.time_since_epoch()).count() - duration_cast<nanoseconds>(steady).count();
 }
 
-// The events are put behind the last one: a trace of a large model has a gigabyte as a tree of values.
+// The events are put after the last one: a trace of a large model has a gigabyte as a tree of values.
 std::string with_tracks(std::string kineto, const TraceTracks& tracks) {
-  const int64_t base = whole_number_behind(kineto, "\"baseTimeNanoseconds\":");
-  const int64_t process = whole_number_behind(kineto, "\"pid\":");
+  const int64_t base = whole_number_after(kineto, "\"baseTimeNanoseconds\":");
+  const int64_t process = whole_number_after(kineto, "\"pid\":");
   if (tracks.rank > 0) kineto = with_own_arrows(kineto, tracks.rank);
   const size_t last = kineto.rfind("\"Record Window End\"");
   const size_t end = last == std::string::npos ? last : kineto.find('}', last);

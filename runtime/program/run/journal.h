@@ -76,7 +76,7 @@ class Journal {
   int64_t last_step_;  // that was recorded, or continued from
   MetricsFile metrics_;
   std::optional<TensorBoardFile> tensorboard_;      // null without train.tensorboard
-  GoodputFile goodput_;                             // behind metrics_, which say what is lost
+  GoodputFile goodput_;                             // after metrics_, which say what is lost
   std::optional<ParameterMetricsFile> parameters_;  // null without train.parameter_metrics
   StepPace pace_;
   double seconds_of_evaluation_ = 0;

@@ -62,7 +62,7 @@ struct KeptLines {
   }
 
   int64_t length = 0;
-  int64_t num_cut = 0;  // lines behind it
+  int64_t num_cut = 0;  // lines after it
   std::string missing;
 };
 

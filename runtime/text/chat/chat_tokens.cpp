@@ -64,7 +64,7 @@ std::vector<Span> with_weight(const Conversation& conversation, const RenderResu
   return kept;
 }
 
-/// Returns what {% generation %} has marked, behind the prompt where there is one.
+/// Returns what {% generation %} has marked, after the prompt where there is one.
 std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& whole) {
   const std::vector<Span> marked = with_weight(conversation, whole, whole.generation);
   if (conversation.first_counted == 0) return marked;
@@ -172,7 +172,7 @@ std::optional<Span> span_of(const std::vector<MessageSpan>& spans, size_t messag
   return found;
 }
 
-/// Returns what the template writes behind the last of the first `count` messages to begin the next turn.
+/// Returns what the template writes after the last of the first `count` messages to begin the next turn.
 std::optional<std::string> generation_prompt(const ChatTemplate& chat, const Conversation& conversation, size_t count) {
   const std::optional<RenderResult> rendered = count > 0 ? try_render(chat, conversation, count, true) : std::nullopt;
   const std::optional<Span> last = rendered ? span_of(rendered->message_spans, count - 1) : std::nullopt;
@@ -191,8 +191,8 @@ std::optional<Span> turn_by_loop(const ChatTemplate& chat, const Conversation& c
 
 constexpr std::array<FindTurn*, 2> kWays = {turn_by_prefixes, turn_by_loop};
 
-/// Returns the conversation behind a message of another one.
-Conversation behind(const Conversation& other, const Conversation& conversation) {
+/// Returns the conversation after a message of another one.
+Conversation after_message(const Conversation& other, const Conversation& conversation) {
   const jinja::ListPtr& before = other.messages;
   jinja::List messages{{before->values[0]}, false, std::max(before->depth, conversation.messages->depth)};
   const auto& own = conversation.messages->values;
@@ -225,14 +225,14 @@ std::optional<Span> first_turn_by(const Conversation& longer, FindTurn& find, co
 }
 
 /// Returns the turn of message 0. Many templates look at the first message, and so refuse to render none, or render a
-/// message of the system in front of one. The turn is looked for behind another message instead, of the user, or where
-/// that changes the turn (Qwen3 without a question) of the system: what is written behind that message has to be what
+/// message of the system in front of one. The turn is looked for after another message instead, of the user, or where
+/// that changes the turn (Qwen3 without a question) of the system: what is written after that message has to be what
 /// the conversation itself ends with.
 std::optional<Span> first_turn(FindTurn& find, const ChatTemplate& chat, const Conversation& conversation,
                                const std::string& whole) {
   const std::string text = "?";
   for (const Conversation& other : {ask(text, nullptr), ask(text, &text)}) {
-    if (const auto turn = first_turn_by(behind(other, conversation), find, chat, whole)) return turn;
+    if (const auto turn = first_turn_by(after_message(other, conversation), find, chat, whole)) return turn;
   }
   return std::nullopt;
 }
@@ -256,7 +256,7 @@ std::string hindrance(const ChatTemplate& chat, const Conversation& conversation
     return first_turn(*find, chat, conversation, whole.text).has_value();
   };
   if (begins && std::ranges::none_of(kWays, finds_first)) {
-    return "the assistant begins the conversation, and the template writes that turn in another way than behind a "
+    return "the assistant begins the conversation, and the template writes that turn in another way than after a "
            "message of the user or the system";
   }
   return "rendered up to such a turn, the template's text is not a prefix of the complete text";

@@ -14,12 +14,12 @@ namespace {
 
 using jinja::Value;
 
-/// The mark that transformers puts behind the text to find where its rendering ends. Templates that trim a text take
+/// The mark that transformers puts after the text to find where its rendering ends. Templates that trim a text take
 /// away the space.
 constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 constexpr std::string_view kTrimmedMark = kMark.substr(0, kMark.size() - 1);
 
-/// A message with the mark behind its text, and that text.
+/// A message with the mark after its text, and that text.
 struct MarkedMessage {
   Value message;
   std::string text;

@@ -86,7 +86,7 @@ void BpeWords::begin(std::string_view word) {
   }
 }
 
-// As tokenizers' merge_word does, an unknown token is added when the next known character or the end comes, behind the
+// As tokenizers' merge_word does, an unknown token is added when the next known character or the end comes, after the
 // bytes of characters between.
 void BpeWords::begin_characters(std::string_view word) {
   bool pending = false;

@@ -166,7 +166,7 @@ void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
     added.id = known != parts.ids.end() ? known->second : next++;
     if (added.id != wanted) {
       token.at("id").fail("is " + std::to_string(wanted) + ", but \"" + added.content + "\" has to be " +
-                          std::to_string(added.id) + ": its id in model.vocab, or the next one behind it");
+                          std::to_string(added.id) + ": its id in model.vocab, or the next one after it");
     }
     if (added.normalized && parts.normalizer.apply(added.content).empty()) {
       token.at("content").fail("is empty when it is normalised");

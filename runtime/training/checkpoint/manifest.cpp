@@ -241,7 +241,7 @@ class LineReader {
   explicit LineReader(std::string file_name) : file_name_(std::move(file_name)) {}
 
   void add(std::string_view line) {
-    if (stage_ == Stage::Ended) throw std::invalid_argument("it has lines behind its files");
+    if (stage_ == Stage::Ended) throw std::invalid_argument("it has lines after its files");
     if (stage_ == Stage::Head) {
       if (line == kManifestFiles) return read_head();
       (head_ += line) += '\n';

@@ -216,7 +216,7 @@ void SafetensorsFile::parse(int64_t header_bytes) {
     entries_.push_back(std::move(tensor.entry));
   }
   if (expected != data_bytes) {
-    fail(path(), "damaged, " + std::to_string(data_bytes - expected) + " bytes behind the last tensor");
+    fail(path(), "damaged, " + std::to_string(data_bytes - expected) + " bytes after the last tensor");
   }
 }
 

@@ -42,7 +42,7 @@ at::Tensor gradient_of(const std::string& name) {
   return name[0] == 'q' ? whole.narrow(0, 0, 8) : whole.narrow(0, name[0] == 'k' ? 8 : 12, 4);
 }
 
-TEST(Adjacent, IsOneBehindTheOtherInMemory) {
+TEST(Adjacent, IsOneAfterTheOtherInMemory) {
   const at::Tensor flat = at::zeros({40});
   const at::Tensor a = flat.narrow(0, 0, 12).view({4, 3}), b = flat.narrow(0, 12, 6).view({2, 3});
   EXPECT_TRUE(adjacent(a, b));

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Returns the first run that ends behind `element`, the only one that may have it.
+/// Returns the first run that ends after `element`, the only one that may have it.
 __device__ __forceinline__ int64_t run_of(const ElementRun* runs, int64_t num_runs, int64_t element) {
   int64_t low = 0, high = num_runs;
   while (low < high) {

@@ -133,7 +133,7 @@ TEST_P(NormWeights, ForwardAndBackwardAreTheDefinition) {
   }
 }
 
-// Halves are rounded where transformers rounds: Llama before the weight, OLMo 2 and Gemma behind it.
+// Halves are rounded where transformers rounds: Llama before the weight, OLMo 2 and Gemma after it.
 TEST(RmsNorm, RoundsHalvesWhereTheWeightSays) {
   const at::Tensor x = random_tensor({50, 64}, 1, at::kBFloat16), weight = random_tensor({64}, 2, at::kBFloat16);
   const at::Tensor wide = x.to(at::kFloat), normalised = wide * (wide.square().mean(-1, true) + kNormEps).rsqrt();

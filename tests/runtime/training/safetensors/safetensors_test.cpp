@@ -155,7 +155,7 @@ TEST_F(SafetensorsTest, RefusesACutFile) {
   EXPECT_TRUE(has(refusal(whole.substr(0, whole.size() - 1)),
                   "tensor \"w\" ends at byte 96 of the data, of which there "
                   "are 95: the file was cut short"));
-  EXPECT_TRUE(has(refusal(whole + "x"), "1 bytes behind the last tensor"));
+  EXPECT_TRUE(has(refusal(whole + "x"), "1 bytes after the last tensor"));
   for (size_t size = 0; size < whole.size(); ++size) EXPECT_NE(refusal(whole.substr(0, size)), "") << size;
   EXPECT_EQ(refusal(whole), "");
 }

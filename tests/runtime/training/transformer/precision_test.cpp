@@ -38,7 +38,7 @@ StepBatch batch_of(const TransformerTrainer& trainer) {
   return batch;
 }
 
-/// Returns the gradients of all parameters, one behind the other, in fp64.
+/// Returns the gradients of all parameters, one after the other, in fp64.
 at::Tensor gradients_of(TrainingOptions options, const Precision& precision) {
   options.precision = precision;
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
@@ -55,7 +55,7 @@ double distance(const at::Tensor& gradients, const at::Tensor& exact) {
   return ((gradients - exact).norm() / exact.norm()).item<double>();
 }
 
-// The sum of many layers' additions is rounded to the half behind each of them, unless it is fp32.
+// The sum of many layers' additions is rounded to the half after each of them, unless it is fp32.
 TEST(ResidualDtype, BringsGradientsNearerToThoseOfFp32) {
   for (const char* family : {"llama", "olmo2", "gemma2"}) {
     const TrainingOptions options = options_of(family, 24);
