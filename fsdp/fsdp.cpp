@@ -132,7 +132,7 @@ struct Fsdp::State {
   bool changes_to(size_t unit) const { return !units[unit].whole_step() && current != unit; }
 
   /// Returns the units of `uses`, each once. Throws std::logic_error when the operator writes parameters. Also throws
-  /// it for several units without whole_step, since memory in turns may have room for only one of them.
+  /// it for several units without whole_step, since reused memory may have room for only one of them.
   std::vector<size_t> units_of(const std::string& called, const std::vector<UnitUse>& uses) const {
     std::vector<size_t> all;
     std::optional<size_t> first;

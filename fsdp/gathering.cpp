@@ -26,13 +26,13 @@ void Gathering::start(size_t unit) {
     if (!lets_go_ && !buffer.trainable() && !gather.frozen_stale) continue;  // frozen parameters have not changed
     at::Tensor whole = buffer.values(), shard = buffer.shard_values();
     if (shard.scalar_type() != whole.scalar_type()) {
-      const bool stale = buffer.trainable() ? gather.stale : gather.frozen_stale || memory_.in_turns();
+      const bool stale = buffer.trainable() ? gather.stale : gather.frozen_stale || memory_.is_reused();
       if (stale) buffer.values_of_shard().copy_(shard);
       shard = buffer.values_of_shard();
     }
     gather.works.push_back(group_.all_gather(whole, shard));
   }
-  gather.stale = memory_.in_turns();
+  gather.stale = memory_.is_reused();
   gather.frozen_stale = false;
   gather.state = State::Coming;
 }
@@ -76,9 +76,9 @@ void Gathering::let_go(size_t unit) {
 }
 
 void Gathering::before_forward(size_t unit) {
-  // Memory in turns assumes the order of the list: a unit used out of order may share memory with one still gathered.
+  // Reused memory assumes the order of the list: a unit used out of order may share memory with one still gathered.
   const auto here = static_cast<int64_t>(unit);
-  if (!units_[unit].whole_step() && in_turns()) evict_others(here, here + ahead_);
+  if (!units_[unit].whole_step() && reuses_memory()) evict_others(here, here + ahead_);
   const bool first_use = need(unit);
   if (first_use || !units_[unit].whole_step()) prefetch(unit, +1);
 }
@@ -99,7 +99,7 @@ void Gathering::before_backward(size_t unit) {
     return;
   }
   const auto here = static_cast<int64_t>(unit);
-  evict_others(in_turns() ? here - ahead_ : 0, here);
+  evict_others(reuses_memory() ? here - ahead_ : 0, here);
   need(unit);
   prefetch(unit, -1);
 }
@@ -127,7 +127,7 @@ void Gathering::shards_changed(const ShardChange& change) {
     const bool apart = std::any_of(buffers.begin(), buffers.end(),
                                    [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
     if (group_.size() > 1 || apart) gathers_[unit].state = State::Away;
-    gathers_[unit].stale = !change.rounded || memory_.in_turns();
+    gathers_[unit].stale = !change.rounded || memory_.is_reused();
     if (group_.size() == 1 && !lets_go_) need(unit);  // also for units that are used without run()
   }
 }

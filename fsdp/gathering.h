@@ -46,8 +46,8 @@ class Gathering {
   };
 
   void start(size_t unit);
-  /// Returns true when units share memory in turns; units that stay gathered have memory of their own.
-  bool in_turns() const { return memory_.in_turns() && reshard_; }
+  /// Returns true when units reuse memory of others; units that stay gathered have memory of their own.
+  bool reuses_memory() const { return memory_.is_reused() && reshard_; }
   /// Evicts the units before `first` and after `last`.
   void evict_others(int64_t first, int64_t last);
   /// Starts the gathers of the units after `unit` in the direction `step`, +1 or -1, and reads the next shard ahead.

@@ -11,7 +11,7 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       remaining_(options.remaining),
       remaining_partial_(options.remaining_partial),
       memory_(memory),
-      whole_(!memory.in_turns()),
+      whole_(!memory.is_reused()),
       lent_(units.size(), false) {}
 
 void Reduction::begin_step() {

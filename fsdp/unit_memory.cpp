@@ -38,9 +38,9 @@ Arena for_parameters(const std::vector<Unit>& units, const FsdpOptions& options)
   const bool shared = (needed || one_host) && for_good.share(shards, Placement::Common);
   if (needed || shared) return for_good;
   const int64_t reach = options.reshard_after_forward ? options.prefetch : static_cast<int64_t>(units.size());
-  Arena in_turns(units, whole_values, reach);
-  in_turns.share(shards, Placement::Own);
-  return in_turns;
+  Arena reused(units, whole_values, reach);
+  reused.share(shards, Placement::Own);
+  return reused;
 }
 
 std::string describe(const Arena& arena) {
@@ -74,7 +74,7 @@ UnitMemory::UnitMemory(std::vector<Unit>& units, const FsdpOptions& options) {
   // 2. Ordinary memory for the rest.
   for (Arena* arena : {&parameters, &gradients, &shard_gradients}) arena->settle();
   for (Unit& unit : units) {
-    for (FlatBuffer& buffer : unit.buffers()) buffer.settle(/*values_stay=*/!parameters.in_turns());
+    for (FlatBuffer& buffer : unit.buffers()) buffer.settle(/*values_stay=*/!parameters.is_reused());
   }
 }
 

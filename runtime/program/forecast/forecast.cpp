@@ -170,9 +170,9 @@ int64_t layer_period(const Decisions& decisions) {
   int64_t period = 1;
   while (period < layers && !repeats(period)) ++period;
   period = std::lcm(period, decisions.recomputation.every);
-  // Units that are gathered in turns take one of 1 + prefetch buffers each, their gradients one of two.
-  const int64_t turns = std::lcm<int64_t>(1 + decisions.fsdp.prefetch, 2);
-  return std::lcm(period, turns * decisions.unit_layers);
+  // Units that are gathered into reused memory take one of 1 + prefetch buffers each, their gradients one of two.
+  const int64_t buffers = std::lcm<int64_t>(1 + decisions.fsdp.prefetch, 2);
+  return std::lcm(period, buffers * decisions.unit_layers);
 }
 
 StepForecast forecast_rank(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,

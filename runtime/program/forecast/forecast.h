@@ -30,7 +30,7 @@ StepForecast forecast_rank(const Decisions& decisions, const ForecastHosts& host
 std::vector<Timeline> timelines(const Decisions& decisions, const ForecastHosts& hosts);
 
 /// Returns the number of layers after which the model's layers, and what the decisions do with them, repeat: the
-/// buffers that units take in turns among it.
+/// buffers that units reuse among it.
 int64_t layer_period(const Decisions& decisions);
 
 }  // namespace meshtrain

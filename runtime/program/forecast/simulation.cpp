@@ -80,7 +80,7 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
   const UnitMemory& units = trainer.fsdp().memory();
   StepMemory memory;
   const int64_t whole = share_of(units.parameters, host_ranks);
-  memory.gathered = units.parameters.in_turns() ? whole : 0;
+  memory.gathered = units.parameters.is_reused() ? whole : 0;
   memory.parameters = whole - memory.gathered + shards_apart(trainer.fsdp().units());
   memory.gradients = share_of(units.gradients, host_ranks) + share_of(units.shard_gradients, host_ranks);
   memory.optimizer = optimizer_bytes(trainer);

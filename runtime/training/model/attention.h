@@ -37,7 +37,7 @@ class Attention {
   RowParallelLinear output_;
   std::optional<RmsNorm> query_norm_, key_norm_;               // of each head
   std::optional<HeadsNorm> all_queries_norm_, all_keys_norm_;  // of all heads
-  bool turns_, turns_locally_;
+  bool is_rotary_, is_locally_rotary_;
   AttentionRule rule_;
 };
 
