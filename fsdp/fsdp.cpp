@@ -118,7 +118,7 @@ struct Fsdp::State {
   std::set<size_t> used;          // units of this forward
 
   void enter(const char* pass, size_t unit) const {
-    FlightRecorder::own().set_place(std::string(pass) + " of " + units[unit].name());
+    FlightRecorder::own().set_work(std::string(pass) + " of " + units[unit].name());
   }
 
   void before_backward(size_t unit) {
@@ -249,7 +249,7 @@ at::Tensor Fsdp::run(const std::function<at::Tensor()>& forward) {
 }
 
 void Fsdp::begin_step() {
-  FlightRecorder::own().set_place("");
+  FlightRecorder::own().set_work("");
   for (const Unit& unit : state_->units) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       for (const Segment& segment : buffer.segments()) {

@@ -21,7 +21,7 @@ int64_t lowest_free(std::vector<std::pair<int64_t, int64_t>> taken, int64_t size
 }  // namespace
 
 Offsets assign_offsets(const std::vector<Tenant>& tenants, int64_t reach) {
-  std::vector<int64_t> order(tenants.size()), placed;
+  std::vector<int64_t> order(tenants.size()), done;
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return std::pair(tenants[a].always, tenants[a].size) > std::pair(tenants[b].always, tenants[b].size);
@@ -32,13 +32,13 @@ Offsets assign_offsets(const std::vector<Tenant>& tenants, int64_t reach) {
   for (const int64_t tenant : order) {
     if (tenants[tenant].size == 0) continue;
     std::vector<std::pair<int64_t, int64_t>> taken;
-    for (const int64_t other : placed) {
+    for (const int64_t other : done) {
       if (!tenants[other].always && std::abs(position[other] - position[tenant]) > reach) continue;
       taken.emplace_back(assigned.offsets[other], assigned.offsets[other] + tenants[other].size);
     }
     assigned.offsets[tenant] = lowest_free(std::move(taken), tenants[tenant].size);
     assigned.total = std::max(assigned.total, assigned.offsets[tenant] + tenants[tenant].size);
-    placed.push_back(tenant);
+    done.push_back(tenant);
   }
   return assigned;
 }

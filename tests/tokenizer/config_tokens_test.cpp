@@ -76,7 +76,7 @@ TEST(ConfigTokens, AreReadBesideAFileThatIsNamed) {
   EXPECT_EQ(load_tokenizer(folder.path() / "tokenizer.json")->eos(), 259);
 }
 
-TEST(ConfigTokens, AreRefusedByTheirPlace) {
+TEST(ConfigTokens, AreRefusedByTheirLocation) {
   const auto refusal = [](const Ordered& one) {
     const ScratchFolder folder;
     write_case(folder, one);

@@ -30,7 +30,7 @@ Decisions with_layers(Decisions decisions, int64_t layers) {
   return decisions;
 }
 
-/// Calls `combine` with each pair of seconds of `one` and `other`, and returns the results in the same places.
+/// Calls `combine` with each pair of seconds of `one` and `other`, and returns the results in the same fields.
 template <class Combine>
 TimeForecast each_time(const TimeForecast& one, const TimeForecast& other, const Combine& combine) {
   TimeForecast result;
@@ -47,7 +47,7 @@ TimeForecast each_time(const TimeForecast& one, const TimeForecast& other, const
   return result;
 }
 
-/// Calls `combine` with each pair of numbers of `one` and `other`, and returns the results in the same places.
+/// Calls `combine` with each pair of numbers of `one` and `other`, and returns the results in the same fields.
 template <class Combine>
 StepForecast each(const StepForecast& one, const StepForecast& other, const Combine& combine) {
   StepForecast result;

@@ -113,13 +113,13 @@ std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
 }
 
 MeshSearch search_meshes(const Recipe& recipe, const ForecastRequest& request) {
-  Recipe unplaced = recipe;
-  unplaced.locations.clear();  // refusals then begin with the key
+  Recipe without_locations = recipe;
+  without_locations.locations.clear();  // refusals then begin with the key
   const std::vector<MeshLayout> layouts = layouts_of(recipe, request.ranks);
   std::vector<MeshResult> results(layouts.size());
   for_each_mesh("plan on " + counted(request.ranks, "rank"), layouts.size(), num_threads(request), [&](size_t i) {
     try {
-      results[i].mesh = forecast_mesh(unplaced, layouts[i], {}, request);
+      results[i].mesh = forecast_mesh(without_locations, layouts[i], {}, request);
     } catch (const InputError& error) {
       results[i].key = error.key();
       results[i].refusal = error.what();
@@ -128,10 +128,11 @@ MeshSearch search_meshes(const Recipe& recipe, const ForecastRequest& request) {
   const std::vector<size_t> promising = promising_meshes(results, request);
   for_each_mesh("other settings", promising.size(), num_threads(request), [&](size_t nth) {
     const size_t i = promising[nth];
-    const std::vector<Choice> choices = request.scope == SearchScope::All
-                                            ? choices_of(unplaced, layouts[i], request.hosts)
-                                            : std::vector<Choice>{order_choice(unplaced, layouts[i], request.hosts)};
-    results[i].mesh = improve(unplaced, layouts[i], std::move(results[i].mesh), choices, request);
+    const std::vector<Choice> choices =
+        request.scope == SearchScope::All
+            ? choices_of(without_locations, layouts[i], request.hosts)
+            : std::vector<Choice>{order_choice(without_locations, layouts[i], request.hosts)};
+    results[i].mesh = improve(without_locations, layouts[i], std::move(results[i].mesh), choices, request);
   });
   MeshSearch search;
   std::map<std::string, RefusedMeshes> refused;

@@ -99,23 +99,23 @@ double flops_of(TransformerTrainer& trainer, const Decisions& decisions) {
          static_cast<double>(decisions.layout.size());
 }
 
-/// Restores the place of this process's real steps, which the parts of a simulated one replace.
-class LocationGuard {
+/// A guard that restores the name of this process's work, which a simulated step replaces.
+class WorkGuard {
  public:
-  LocationGuard() = default;
-  ~LocationGuard() { FlightRecorder::own().set_place(place_); }
-  LocationGuard(const LocationGuard&) = delete;
-  LocationGuard& operator=(const LocationGuard&) = delete;
+  WorkGuard() = default;
+  ~WorkGuard() { FlightRecorder::own().set_work(work_); }
+  WorkGuard(const WorkGuard&) = delete;
+  WorkGuard& operator=(const WorkGuard&) = delete;
 
  private:
-  const std::string place_ = FlightRecorder::own().place();
+  const std::string work_ = FlightRecorder::own().work();
 };
 
 }  // namespace
 
 std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording) {
-  const LocationGuard real_place;
+  const WorkGuard real_work;
   WindowMemory windows;
   MetaMemory memory;
   const MetaDeviceGuard device(hosts.gpus ? at::kCUDA : at::kCPU);

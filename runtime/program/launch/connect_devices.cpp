@@ -63,7 +63,7 @@ DeviceContext on_cpus(const Group& world, const std::string& reason = "") {
 
 DeviceContext on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const Group& world) {
   agree(world, [&] { gpu.plugin->use(gpu.number); });
-  FlightRecorder::own().when_placed([plugin = gpu.plugin](const char* place) { plugin->show_range(place); });
+  FlightRecorder::own().on_work([plugin = gpu.plugin](const char* work) { plugin->show_range(work); });
   DeviceContext device_context;
   device_context.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
   std::shared_ptr<Backend> backend;

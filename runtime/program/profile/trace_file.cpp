@@ -117,11 +117,11 @@ class TrackWriter {
       add_slice(track, "step", "step " + std::to_string(step.step), step.begun, step.ended);
     }
     if (tracks_.steps.empty()) return;
-    for (const PlacedWork& work : tracks_.flights.works) {
+    for (const TracedWork& work : tracks_.flights.works) {
       // One that was going on at the begin or the end of the trace lies partly outside of it.
       const auto begin = std::max(work.begun, tracks_.steps.front().begun);
       const auto end = std::min(work.ended, tracks_.steps.back().ended);
-      if (begin < end) add_slice(track, "work", work.place.text(), begin, end);
+      if (begin < end) add_slice(track, "work", work.name.text(), begin, end);
     }
   }
 
@@ -149,7 +149,7 @@ class TrackWriter {
                  {"purpose", flight.purpose.text()},
                  {"bytes", flight.bytes},
                  {"number in group", flight.in_group},
-                 {"place", flight.place.text()},
+                 {"place", flight.work.text()},
                  {"ranks", ranks},
                  {"issued before start, us",
                   std::chrono::duration<double, std::micro>(flight.started - flight.issued).count()},

@@ -97,12 +97,12 @@ void check_export(const Recipe& recipe, const fs::path& run) {
     throw InputError("train.export", target.text() + " cannot be exported to: " + what + " " + taken.string() +
                                          " takes that place: name a folder elsewhere");
   };
-  for (const fs::path& place : {target.folder(), target.partial()}) {
-    if (is_within(run, place)) refuse("the run directory", run);
-    const std::string name = is_within(place, run) ? below(place, run).begin()->string() : "";
+  for (const fs::path& path : {target.folder(), target.partial()}) {
+    if (is_within(run, path)) refuse("the run directory", run);
+    const std::string name = is_within(path, run) ? below(path, run).begin()->string() : "";
     if (RunDirectory::is_own(name)) refuse("the run's", run / name);
     const fs::path& offload = recipe.parallel.fsdp.offload.path;
-    if (!offload.empty() && (is_within(place, offload) || is_within(offload, place))) {
+    if (!offload.empty() && (is_within(path, offload) || is_within(offload, path))) {
       refuse("parallel.fsdp.offload.path", offload);
     }
   }

@@ -16,7 +16,7 @@ namespace meshtrain {
 /// that is not empty followed by `separator` when there is one. Returns the number of tokens. The files are those of
 /// input_files(). `output` appears complete or not at all, and after it its sidecar (TokenSidecar) with `command`.
 /// Throws InputError as input_files() does, when an input cannot be read, there are no bytes at all, the separator does
-/// not fit into `dtype`, or the sidecar's place is taken; std::runtime_error when the disk fails (full).
+/// not fit into `dtype`, or the sidecar's path is taken; std::runtime_error when the disk fails (full).
 int64_t prepare_bytes(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output,
                       const std::string& dtype, std::optional<int64_t> separator = {}, const FileFilter& filter = {},
                       const std::string& command = "");

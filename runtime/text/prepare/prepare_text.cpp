@@ -385,7 +385,7 @@ void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, c
 PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
                                  const std::function<void(const PrepareTextProgress&)>& report) {
   check_ids(tokenizer, options);
-  check_sidecar_place(options.output);
+  check_sidecar_path(options.output);
   if (fs::is_directory(options.output))
     throw InputError("cannot write " + options.output.string() + ": it is a folder");
   const std::vector<fs::path> files = input_files(options.inputs, options.output, options.filter);

@@ -180,8 +180,8 @@ class FilesReader {
       const json& value = object.at(key);
       if (value.is_null() || !key.ends_with("_token") || (!is_standard(key) && !is_surely_token(value))) continue;
       ConfigToken token = read_token(config_.root().at(key), source_of(config_.path, key), false);
-      NamedTokens& place = is_standard(key) ? standard_ : token.is_text ? specific_ : further_;
-      set_named(place, key, std::move(token));
+      NamedTokens& target = is_standard(key) ? standard_ : token.is_text ? specific_ : further_;
+      set_named(target, key, std::move(token));
     }
     pads_itself_ = object.contains("pad_token");
     const auto extra = object.find(kExtra);

@@ -22,13 +22,13 @@ constexpr int64_t kTail = kManifestSeal.size() + kChecksumDigits + kManifestEnd.
 /// another kind.
 class Fields {
  public:
-  explicit Fields(const json& object, std::string place = "it") : object_(object), place_(std::move(place)) {
-    if (!object.is_object()) throw std::invalid_argument(place_ + " is not a JSON object");
+  explicit Fields(const json& object, std::string subject = "it") : object_(object), subject_(std::move(subject)) {
+    if (!object.is_object()) throw std::invalid_argument(subject_ + " is not a JSON object");
   }
 
   const json& at(const char* key) const {
     const auto found = object_.find(key);
-    if (found == object_.end()) throw std::invalid_argument(place_ + " has no \"" + key + "\"");
+    if (found == object_.end()) throw std::invalid_argument(subject_ + " has no \"" + key + "\"");
     return *found;
   }
   int64_t number(const char* key) const { return whole(at(key), key); }
@@ -61,7 +61,7 @@ class Fields {
 
  private:
   [[noreturn]] void refuse(const char* key, const char* what) const {
-    throw std::invalid_argument("\"" + std::string(key) + "\" of " + place_ + " is not " + what);
+    throw std::invalid_argument("\"" + std::string(key) + "\" of " + subject_ + " is not " + what);
   }
   int64_t whole(const json& value, const char* key) const {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kLargestNumber) refuse(key, "a whole number");
@@ -69,7 +69,7 @@ class Fields {
   }
 
   const json& object_;
-  std::string place_;
+  std::string subject_;
 };
 
 bool lies_in(const Box& box, const std::vector<int64_t>& shape) {

@@ -158,7 +158,7 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
   return sidecar;
 }
 
-void check_sidecar_place(const fs::path& tokens) {
+void check_sidecar_path(const fs::path& tokens) {
   const fs::path file = sidecar_path(tokens);
   if (!is_taken(file)) return;
   const std::string remedy = ": name another --out, or move that file out of the way";

@@ -277,7 +277,7 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : fold
   const std::filesystem::path index = folder / "model.safetensors.index.json";
   if (has_entry(single)) {
     files_.emplace_back(single);
-    for (const TensorEntry& tensor : files_[0].entries()) places_[tensor.name] = {0, tensor.name};
+    for (const TensorEntry& tensor : files_[0].entries()) locations_[tensor.name] = {0, tensor.name};
   } else if (has_entry(index)) {
     open_index(index);
   } else {
@@ -306,18 +306,18 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
       fail(listed.path(), "has no tensor \"" + name + "\", though " + index.filename().string() +
                               " lists it there: the files are not of one model: download the folder again");
     }
-    places_[name] = {known->second, name};
+    locations_[name] = {known->second, name};
   }
   for (size_t i = 0; i < files_.size(); ++i) {
     for (const auto& [name, dtype, shape] : files_[i].entries()) {
-      if (places_.try_emplace(name, Place{i, name}).first->second.file != i) repeated_.push_back(name);
+      if (locations_.try_emplace(name, Location{i, name}).first->second.file != i) repeated_.push_back(name);
     }
   }
 }
 
 std::vector<std::string> SafetensorsFolder::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, place] : places_) names.push_back(name);
+  for (const auto& [name, location] : locations_) names.push_back(name);
   return names;
 }
 
@@ -327,27 +327,27 @@ std::vector<std::filesystem::path> SafetensorsFolder::files() const {
   return paths;
 }
 
-const SafetensorsFolder::Place& SafetensorsFolder::place(const std::string& name) const {
-  const auto found = places_.find(name);
-  if (found == places_.end()) fail(folder_, "has no tensor \"" + name + "\"");
+const SafetensorsFolder::Location& SafetensorsFolder::location(const std::string& name) const {
+  const auto found = locations_.find(name);
+  if (found == locations_.end()) fail(folder_, "has no tensor \"" + name + "\"");
   return found->second;
 }
 
 const TensorEntry& SafetensorsFolder::entry(const std::string& name) const {
-  return files_[place(name).file].entry(place(name).name);
+  return files_[location(name).file].entry(location(name).name);
 }
 
 at::Tensor SafetensorsFolder::read(const std::string& name) const {
-  return files_[place(name).file].read(place(name).name);
+  return files_[location(name).file].read(location(name).name);
 }
 
 at::Tensor SafetensorsFolder::read(const std::string& name, const Box& box) const {
-  return files_[place(name).file].read(place(name).name, box);
+  return files_[location(name).file].read(location(name).name, box);
 }
 
 void SafetensorsFolder::rename(const std::string& name, const std::string& to) {
-  Place found = place(name);
-  if (places_.try_emplace(to, std::move(found)).second) places_.erase(name);
+  Location found = location(name);
+  if (locations_.try_emplace(to, std::move(found)).second) locations_.erase(name);
 }
 
 }  // namespace meshtrain

@@ -19,7 +19,7 @@ struct BadLine {
 
 class RecipeLine : public ::testing::TestWithParam<BadLine> {};
 
-TEST_P(RecipeLine, IsRefusedWithItsPlace) {
+TEST_P(RecipeLine, IsRefusedWithItsLocation) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe + GetParam().text);
   EXPECT_EQ(input_error([&] { load_recipe(file, {}, ""); }), file.string() + GetParam().expected);
@@ -113,7 +113,7 @@ struct BadMixture {
 
 class RecipeMixture : public ::testing::TestWithParam<BadMixture> {};
 
-TEST_P(RecipeMixture, IsRefusedWithItsPlace) {
+TEST_P(RecipeMixture, IsRefusedWithItsLocation) {
   const RecipeFolder folder;
   std::string text = kSmallRecipe;
   const std::string line = "  tokens: tokens.bin\n";

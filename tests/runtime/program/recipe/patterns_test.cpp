@@ -65,7 +65,7 @@ struct Bad {
 
 class Pattern : public ::testing::TestWithParam<Bad> {};
 
-TEST_P(Pattern, IsRefusedWithItsPlace) {
+TEST_P(Pattern, IsRefusedWithItsLocation) {
   const RecipeFolder folder;
   EXPECT_EQ(input_error([&] { with(folder, GetParam().lines); }),
             (folder.path() / "r.yaml").string() + GetParam().expected);

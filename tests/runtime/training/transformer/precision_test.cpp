@@ -31,8 +31,8 @@ StepBatch batch_of(const TransformerTrainer& trainer) {
       made_step(trainer.options(), trainer.layout(), sizes.global_batch / sizes.micro_batch, at::kCPU);
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const MicroBatch& tokens = batch.micro_batches[i];
-    const at::Tensor places = at::arange(tokens.inputs.numel(), at::kLong) + static_cast<int64_t>(1000 * i);
-    tokens.inputs.copy_(((places * 7919 + places * places * 31) % 61).view_as(tokens.inputs));
+    const at::Tensor indices = at::arange(tokens.inputs.numel(), at::kLong) + static_cast<int64_t>(1000 * i);
+    tokens.inputs.copy_(((indices * 7919 + indices * indices * 31) % 61).view_as(tokens.inputs));
     tokens.labels.copy_((tokens.inputs * 17 + 5) % 61);
   }
   return batch;
