@@ -60,7 +60,7 @@ std::vector<Measurement> measure(const std::vector<std::function<void()>>& actio
 
 void row(int64_t tokens, int64_t hidden, int64_t vocab) {
   const at::Tensor x = at::randn({tokens, hidden}).requires_grad_();
-  Parameter head = whole_parameter("head", {vocab, hidden}, {}, {});
+  Parameter head = full_parameter("head", {vocab, hidden}, {}, {});
   bind(head, at::randn({vocab * hidden}).mul_(0.02), 0);
   head.tensor.mutable_grad() = at::zeros({vocab, hidden});
   x.mutable_grad() = at::zeros_like(x);
@@ -80,7 +80,7 @@ void row(int64_t tokens, int64_t hidden, int64_t vocab) {
 OperatorBytes bytes_of(int64_t tokens, int64_t hidden, int64_t vocab, int64_t chunk_tokens) {
   const at::TensorOptions meta = at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16);
   const at::Tensor x = at::empty({tokens, hidden}, meta).requires_grad_();
-  Parameter head = whole_parameter("head", {vocab, hidden}, {}, meta);
+  Parameter head = full_parameter("head", {vocab, hidden}, {}, meta);
   bind(head, at::empty({vocab * hidden}, meta), 0);
   head.tensor.mutable_grad() = at::empty({vocab, hidden}, meta);
   const at::Tensor labels = at::empty({tokens}, meta.dtype(at::kLong));

@@ -127,9 +127,9 @@ void RunningAttention::add(const KernelCall& call, const at::Tensor& keys, const
 }
 
 void RunningAttention::start(const ScoreBlock& block, AttentionResult part) {
-  const bool whole = block.num_rows == q_.size(0) && block.num_queries == q_.size(2);
+  const bool full = block.num_rows == q_.size(0) && block.num_queries == q_.size(2);
   num_started_ += block.num_rows * block.num_tiles * block.num_queries;
-  if (whole) {
+  if (full) {
     merged_ = std::move(part);
     return;
   }

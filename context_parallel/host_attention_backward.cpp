@@ -100,8 +100,8 @@ class Backward {
     const auto [q_right, out_right] = prepare(mine, batch, head);
     for (int64_t key = 0; key < keys; key += kTileRows) {
       const int64_t rows = std::min(keys - key, kTileRows), begin = causal_ ? key : 0;
-      const Matrix<const T> key_rows = whole_rows({k.row(key), k.stride}, rows, features, mine.keys);
-      const Matrix<const T> value_rows = whole_rows({v.row(key), v.stride}, rows, features, mine.values);
+      const Matrix<const T> key_rows = full_rows({k.row(key), k.stride}, rows, features, mine.keys);
+      const Matrix<const T> value_rows = full_rows({v.row(key), v.stride}, rows, features, mine.values);
       for (int64_t query = begin, columns = 0; query < queries; query += columns) {
         columns = std::min(queries - query, kTileColumns - query % kTileColumns);
         multiply<T>(padded(rows), padded(columns), features, key_rows, mine.queries_transposed.from(query), mine.scores,

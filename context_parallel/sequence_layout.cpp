@@ -39,7 +39,7 @@ SequenceLayout::SequenceLayout(Kind kind, int64_t sequence_length, int ranks, in
   }
 }
 
-SequenceLayout SequenceLayout::whole(int64_t sequence_length) {
+SequenceLayout SequenceLayout::unsharded(int64_t sequence_length) {
   return SequenceLayout(Kind::Contiguous, sequence_length, 1, 0);
 }
 
@@ -93,7 +93,7 @@ bool SequenceLayout::divided() const {
 }
 
 SequenceLayout SequenceLayout::undistributed() const {
-  SequenceLayout all = whole(sequence_length_);
+  SequenceLayout all = full(sequence_length_);
   all.documents_ = documents_;
   return all;
 }

@@ -30,7 +30,7 @@ class SequenceLayout {
   /// One rank holds all positions, for any kind and length.
   SequenceLayout(Kind kind, int64_t sequence_length, int ranks, int rank);
   /// Returns the layout of one rank.
-  static SequenceLayout whole(int64_t sequence_length);
+  static SequenceLayout unsharded(int64_t sequence_length);
 
   int64_t sequence_length() const { return sequence_length_; }
   int64_t local_length() const { return sequence_length_ / ranks_; }

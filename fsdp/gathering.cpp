@@ -24,13 +24,13 @@ void Gathering::start(size_t unit) {
   memory_.lend(unit);
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
     if (!lets_go_ && !buffer.trainable() && !gather.frozen_stale) continue;  // frozen parameters have not changed
-    at::Tensor whole = buffer.values(), shard = buffer.shard_values();
-    if (shard.scalar_type() != whole.scalar_type()) {
+    at::Tensor full = buffer.values(), shard = buffer.shard_values();
+    if (shard.scalar_type() != full.scalar_type()) {
       const bool stale = buffer.trainable() ? gather.stale : gather.frozen_stale || memory_.is_reused();
       if (stale) buffer.values_of_shard().copy_(shard);
       shard = buffer.values_of_shard();
     }
-    gather.works.push_back(group_.all_gather(whole, shard));
+    gather.works.push_back(group_.all_gather(full, shard));
   }
   gather.stale = memory_.is_reused();
   gather.frozen_stale = false;
@@ -111,7 +111,7 @@ void Gathering::end_backward(bool last) {
   }
 }
 
-void Gathering::forget_whole() {
+void Gathering::forget_gathered() {
   if (group_.size() == 1) return;
   for (UnitGather& gather : gathers_) {
     if (gather.state == State::Here) gather.state = State::Away;

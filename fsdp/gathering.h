@@ -7,10 +7,10 @@
 
 namespace meshtrain {
 
-/// Gathers of whole parameters: prefetched ahead of the unit that computes, evicted after it.
+/// Gathers of full parameters: prefetched ahead of the unit that computes, evicted after it.
 class Gathering {
  public:
-  /// `shards`: those of `options`, by the queue that gathers take. `memory`: that of whole parameters.
+  /// `shards`: those of `options`, by the queue that gathers take. `memory`: that of full parameters.
   Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Group& shards, const Arena& memory);
 
   /// Returns when the unit's parameters may be used.
@@ -26,7 +26,7 @@ class Gathering {
 
   /// Makes every unit be gathered anew for its next use, although its parameters are current: a step that is recorded
   /// must hold its gathers.
-  void forget_whole();
+  void forget_gathered();
 
   /// Marks gathered parameters as stale: every rank has changed its shards.
   void shards_changed(const ShardChange& change);
@@ -39,8 +39,8 @@ class Gathering {
   enum class State { Away, Coming, Here };
   struct UnitGather {
     State state = State::Here;
-    bool stale = true;         ///< this rank's slice of the whole parameters differs from its shard
-    bool frozen_stale = true;  ///< whole frozen parameters differ from the ranks' shards
+    bool stale = true;         ///< this rank's slice of the full parameters differs from its shard
+    bool frozen_stale = true;  ///< full frozen parameters differ from the ranks' shards
     bool in_backward = false;
     std::vector<Work> works;
   };

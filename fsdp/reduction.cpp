@@ -11,12 +11,12 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       remaining_(options.remaining),
       remaining_partial_(options.remaining_partial),
       memory_(memory),
-      whole_(!memory.is_reused()),
+      full_(!memory.is_reused()),
       lent_(units.size(), false) {}
 
 void Reduction::begin_step() {
   first_ = true;
-  if (!whole_) return;
+  if (!full_) return;
   for (Unit& unit : units_) {
     for (FlatBuffer* buffer : unit.trainable()) buffer->forget_gradients();
   }
@@ -24,13 +24,13 @@ void Reduction::begin_step() {
 
 void Reduction::begin_backward(bool last) {
   last_ = last;
-  reducing_ = last || !whole_;
+  reducing_ = last || !full_;
   next_ = static_cast<int64_t>(units_.size()) - 1;
   for (Unit& unit : units_) unit.begin_backward();
 }
 
 void Reduction::lend(size_t unit) {
-  if (whole_ || lent_[unit]) return;
+  if (full_ || lent_[unit]) return;
   memory_.lend(unit);
   lent_[unit] = true;
 }
@@ -46,13 +46,13 @@ void Reduction::complete(size_t unit) {
 }
 
 void Reduction::let_go(size_t unit) {
-  if (whole_ || !lent_[unit]) return;
+  if (full_ || !lent_[unit]) return;
   memory_.take_back(unit);
   lent_[unit] = false;
 }
 
 void Reduction::before_backward(size_t unit) {
-  if (whole_ || lent_[unit] || static_cast<int64_t>(unit) > next_) return;
+  if (full_ || lent_[unit] || static_cast<int64_t>(unit) > next_) return;
   if (!units_[unit].whole_step()) {
     while (next_ > static_cast<int64_t>(unit)) issue_next();
   }
@@ -76,7 +76,7 @@ void Reduction::count_final(size_t unit) {
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
   if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit after it is still in flight
-  if (!whole_ && !lent_[unit]) lend_anew(unit);   // it had no backward here
+  if (!full_ && !lent_[unit]) lend_anew(unit);    // it had no backward here
   complete(unit);
   UnitScatter scatter{unit, {}};
   for (FlatBuffer* buffer : units_[unit].trainable()) {
@@ -95,7 +95,7 @@ void Reduction::finish_scatter() {
   scattering_.pop_front();
   for (const Work& work : scatter.works) work.wait();
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
-    if (sums_whole(*buffer)) continue;
+    if (sums_full(*buffer)) continue;
     at::Tensor shard = buffer->shard_gradients();
     if (buffer->keeps_gradients_apart()) {
       const at::Tensor own = buffer->gradients_of_shard();
@@ -107,7 +107,7 @@ void Reduction::finish_scatter() {
   if (!last_) return;  // more micro-batches will be added to these shards
   UnitScatter sum{scatter.unit, {}};
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
-    at::Tensor gradients = sums_whole(*buffer) ? buffer->gradients() : buffer->shard_gradients();
+    at::Tensor gradients = sums_full(*buffer) ? buffer->gradients() : buffer->shard_gradients();
     sum.works.push_back(replicas_.all_reduce(gradients));
   }
   summing_.push_back(std::move(sum));
@@ -118,7 +118,7 @@ void Reduction::finish_sum() {
   summing_.pop_front();
   for (const Work& work : sum.works) work.wait();
   for (FlatBuffer* buffer : units_[sum.unit].trainable()) {
-    if (sums_whole(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
+    if (sums_full(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
     sum_remaining(*buffer);
   }
 }
@@ -135,9 +135,9 @@ void Reduction::sum_remaining(const FlatBuffer& buffer, Range range, const Group
   remaining_works_.push_back(group.all_reduce(gradients));
 }
 
-// Gradients that are whole on every replica are summed in their own dtype, then converted to that of the shard.
-bool Reduction::sums_whole(const FlatBuffer& buffer) const {
-  return whole_ && shards_.size() == 1 && buffer.keeps_gradients_apart();
+// Gradients that are full on every replica are summed in their own dtype, then converted to that of the shard.
+bool Reduction::sums_full(const FlatBuffer& buffer) const {
+  return full_ && shards_.size() == 1 && buffer.keeps_gradients_apart();
 }
 
 void Reduction::end_backward() {

@@ -13,7 +13,7 @@ namespace meshtrain {
 /// issues the same ones. Units without trainable parameters take no part.
 class Reduction {
  public:
-  /// `memory`: that of whole gradients.
+  /// `memory`: that of full gradients.
   Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
 
   /// Makes all gradients count as zero.
@@ -49,12 +49,12 @@ class Reduction {
   /// Starts the sums that remain of a buffer's shard. Its two parts are disjoint, and their sums run at the same time.
   void sum_remaining(const FlatBuffer& buffer);
   void sum_remaining(const FlatBuffer& buffer, Range range, const Group& group);
-  bool sums_whole(const FlatBuffer& buffer) const;
+  bool sums_full(const FlatBuffer& buffer) const;
 
   std::vector<Unit>& units_;
   Group shards_, replicas_, remaining_, remaining_partial_;
   const Arena& memory_;
-  bool whole_;  // gradients have permanent memory
+  bool full_;  // gradients have permanent memory
   bool last_ = false;
   bool reducing_ = false;  // in this backward
   bool first_ = false;     // no shard of gradients with memory of its own has been written in this step

@@ -17,7 +17,7 @@
 namespace meshtrain {
 namespace {
 
-int64_t whole_pages(int64_t bytes) {
+int64_t full_pages(int64_t bytes) {
   static const int64_t page = ::sysconf(_SC_PAGESIZE);
   return (bytes + page - 1) / page * page;
 }
@@ -43,7 +43,7 @@ class ShardMemory::File {
     return begin;
   }
 
-  // Asks for errors of the whole file, and waits for nothing, as no page of it lies after its end.
+  // Asks for errors of the complete file, and waits for nothing, as no page of it lies after its end.
   void check_written() const {
     if (descriptor_ < 0) return;
     // The system reports an error once; what is lost stays lost.
@@ -116,7 +116,7 @@ int64_t ShardMemory::disk_bytes() const {
 
 at::Tensor ShardMemory::zeros(int64_t numel, const at::TensorOptions& options) const {
   if (!file_ || options.device() != at::kCPU || numel == 0) return at::zeros({numel}, options);
-  const int64_t bytes = whole_pages(numel * static_cast<int64_t>(options.dtype().itemsize()));
+  const int64_t bytes = full_pages(numel * static_cast<int64_t>(options.dtype().itemsize()));
   const int64_t offset = file_->reserve(bytes);
   void* address =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_->descriptor(), offset);

@@ -47,7 +47,7 @@ VocabularyLogits::LargestLogit VocabularyLogits::largest() const {
   return {static_cast<int64_t>(number[2 * best + 1]), number[2 * best]};
 }
 
-at::Tensor VocabularyLogits::whole() const {
+at::Tensor VocabularyLogits::full() const {
   if (group_.size() == 1) return local_;
   at::Tensor all = at::empty({local_.size(0) * group_.size()}, local_.options());
   group_.all_gather(all, local_).wait();

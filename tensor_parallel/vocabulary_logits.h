@@ -24,7 +24,7 @@ class VocabularyLogits {
   LargestLogit largest() const;
 
   /// Gathers all logits, [V] in the dtype of x, on every tp rank. All of them must call it.
-  at::Tensor whole() const;
+  at::Tensor full() const;
 
  private:
   Group group_;

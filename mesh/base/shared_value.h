@@ -8,8 +8,8 @@
 namespace meshtrain {
 
 /// A value of plain memory that one process writes and others read while it does. It has two copies that are written in
-/// turn, so that the other one stays whole when the writer is stopped in the middle of a write. Zeroed memory holds a
-/// zeroed value.
+/// turn, so that the other one stays complete when the writer is stopped in the middle of a write. Zeroed memory holds
+/// a zeroed value.
 template <class Value>
 class SharedValue {
   static_assert(std::is_trivially_copyable_v<Value> && std::atomic<uint64_t>::is_always_lock_free);

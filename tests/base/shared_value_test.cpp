@@ -17,7 +17,7 @@ struct Numbers {
   std::array<int, 2048> all;
 };
 
-bool is_whole(const Numbers& numbers) {
+bool is_full(const Numbers& numbers) {
   return std::all_of(numbers.all.begin(), numbers.all.end(), [&](int each) { return each == numbers.all[0]; });
 }
 
@@ -40,7 +40,7 @@ TEST(SharedValue, IsWholeWhereverTheWriterIsStopped) {
     kill(writer, SIGSTOP);
     int status = 0;
     waitpid(writer, &status, WUNTRACED);
-    EXPECT_TRUE(is_whole(shown.read())) << "stop " << stop;
+    EXPECT_TRUE(is_full(shown.read())) << "stop " << stop;
     kill(writer, SIGCONT);
   }
   EXPECT_GT(shown.read().all[0], 0);

@@ -18,7 +18,7 @@ namespace meshtrain::testing {
 namespace {
 
 /// Returns the complete tensor.
-at::Tensor whole(CheckpointReader& reader, const std::string& name, const StoredTensor& stored) {
+at::Tensor full(CheckpointReader& reader, const std::string& name, const StoredTensor& stored) {
   const Box box{std::vector<int64_t>(stored.shape.size(), 0), stored.shape};
   const at::Tensor values = at::empty(stored.shape, stored.dtype);
   reader.read({name, stored.shape, box, values});
@@ -107,7 +107,7 @@ std::string difference(const std::filesystem::path& a, const std::filesystem::pa
   CheckpointReader from_first(a, first), from_second(b, second);
   for (const auto& [name, stored] : first.tensors) {
     if (!second.tensors.contains(name)) return name + " is not in " + b.string();
-    const at::Tensor one = whole(from_first, name, stored), other = whole(from_second, name, second.tensors.at(name));
+    const at::Tensor one = full(from_first, name, stored), other = full(from_second, name, second.tensors.at(name));
     const bool alike = one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes();
     if (!alike || std::memcmp(one.data_ptr(), other.data_ptr(), one.nbytes()) != 0) return name + " differs";
   }

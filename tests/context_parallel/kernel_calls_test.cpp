@@ -148,7 +148,7 @@ TEST(KernelCalls, DocumentsWithoutNumberAreSeveralCalls) {
   constexpr int64_t kMany = 2 * kMostSequences + 500;
   std::vector<int64_t> tokens(kMany - 1);
   std::iota(tokens.begin(), tokens.end(), 1);
-  const SequenceLayout layout = SequenceLayout::whole(kMany).with_documents({{}, tokens});
+  const SequenceLayout layout = SequenceLayout::unsharded(kMany).with_documents({{}, tokens});
   const std::shared_ptr<const KernelCalls> packed = hop_calls(layout, 2, 0, kPacked);
   EXPECT_EQ(packed->calls.size(), 4u) << "one of the first row, three of the second";
   for (const KernelCall& call : packed->calls) EXPECT_LE(call.lengths->queries.size(0), int64_t{kMostSequences} + 1);
@@ -176,9 +176,9 @@ TEST(KernelCalls, IsMadeOnceForTheDocumentsOfAMicroBatch) {
 
 // Packing is only for CUDA.
 TEST(KernelCalls, NothingIsPackedOnTheHost) {
-  const SequenceLayout divided = SequenceLayout::whole(kPlannedLength).with_documents({{5}});
+  const SequenceLayout divided = SequenceLayout::unsharded(kPlannedLength).with_documents({{5}});
   EXPECT_TRUE(divided.divided());
-  EXPECT_FALSE(SequenceLayout::whole(kPlannedLength).with_documents({{}, {}}).divided());
+  EXPECT_FALSE(SequenceLayout::unsharded(kPlannedLength).with_documents({{}, {}}).divided());
   for (const at::Device device : {at::kCPU, at::kMeta}) {
     const at::Tensor q = at::zeros({1, 2, kPlannedLength, 64}, at::TensorOptions(device).dtype(at::kHalf));
     EXPECT_EQ(kernel_call_options(q, divided, {1}).packing, std::nullopt);

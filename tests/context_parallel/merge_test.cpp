@@ -39,14 +39,14 @@ TEST(Merge, IsTheDefinition) {
 }
 
 TEST(Merge, OfSomeQueriesLeavesTheOthers) {
-  const Parts parts(at::kFloat), whole(at::kFloat);
+  const Parts parts(at::kFloat), full(at::kFloat);
   const at::Tensor before = parts.merged.out.clone();
-  merge(whole.merged, whole.part);
+  merge(full.merged, full.part);
   const auto some = [](const AttentionResult& all) {
     return AttentionResult{all.out.narrow(2, 1, 2), all.lse.narrow(2, 1, 2)};
   };
   merge(some(parts.merged), some(parts.part));
-  EXPECT_TRUE(at::equal(some(parts.merged).out, some(whole.merged).out));
+  EXPECT_TRUE(at::equal(some(parts.merged).out, some(full.merged).out));
   EXPECT_TRUE(at::equal(parts.merged.out.narrow(2, 0, 1), before.narrow(2, 0, 1)));
   EXPECT_TRUE(at::equal(parts.merged.out.narrow(2, 3, 2), before.narrow(2, 3, 2)));
 }

@@ -285,12 +285,12 @@ __global__ void __launch_bounds__(kThreads) copy_after_barrier(const float* from
 }
 
 TEST(EmulatedMachine, WhatLiesBehindMemoryIsGuarded) {
-  const std::vector<float> whole(kThreads), part(kThreads - 1);
+  const std::vector<float> full(kThreads), part(kThreads - 1);
   std::vector<float> to(1), nothing;
-  EXPECT_EQ(problem_of(copy_after_barrier, 1, kThreads, whole.data(), to.data(), 0), "");
+  EXPECT_EQ(problem_of(copy_after_barrier, 1, kThreads, full.data(), to.data(), 0), "");
   EXPECT_DEATH(problem_of(copy_after_barrier, 1, kThreads, part.data(), to.data(), 0), "heap-buffer-overflow");
-  EXPECT_DEATH(problem_of(copy_after_barrier, 1, kThreads, whole.data(), to.data() + 1, 0), "heap-buffer-overflow");
-  EXPECT_DEATH(problem_of(copy_after_barrier, 1, kThreads, whole.data(), to.data(), kThreads),
+  EXPECT_DEATH(problem_of(copy_after_barrier, 1, kThreads, full.data(), to.data() + 1, 0), "heap-buffer-overflow");
+  EXPECT_DEATH(problem_of(copy_after_barrier, 1, kThreads, full.data(), to.data(), kThreads),
                "global-buffer-overflow|insufficient space");
 }
 #endif

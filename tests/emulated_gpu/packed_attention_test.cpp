@@ -66,8 +66,8 @@ void expect_definition(const PackedCase& c) {
   const at::Tensor fused = random_tensor({batch, kLength, all_heads, kHeadDim}, 1, c.precision.dtype);
   const at::Tensor grad = random_tensor({batch, kLength, c.num_heads, kHeadDim}, 2, c.precision.dtype);
 
-  const at::Tensor whole = fused.to(at::kDouble).set_requires_grad(true);
-  const Heads heads = split_heads(whole, c.num_heads, c.num_kv_heads);
+  const at::Tensor full = fused.to(at::kDouble).set_requires_grad(true);
+  const Heads heads = split_heads(full, c.num_heads, c.num_kv_heads);
   const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, {kRanksScale}).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
@@ -91,7 +91,7 @@ void expect_definition(const PackedCase& c) {
   EXPECT_LE(error_of(found, layout.take(expected, 1)), c.precision.tolerance);
   const std::vector<int64_t> sizes = {c.num_heads, c.num_kv_heads, c.num_kv_heads};
   const std::vector<at::Tensor> have = local.grad().split_with_sizes(sizes, 2);
-  const std::vector<at::Tensor> want = layout.take(whole.grad(), 1).split_with_sizes(sizes, 2);
+  const std::vector<at::Tensor> want = layout.take(full.grad(), 1).split_with_sizes(sizes, 2);
   for (size_t i = 0; i < sizes.size(); ++i) {
     EXPECT_LE(error_of(have[i], want[i]), c.precision.tolerance) << "gradient of "
                                                                  << "qkv"[i];
@@ -139,7 +139,7 @@ TEST(PackedAttention, LayersShareTheirCalls) {
 TEST(PackedAttention, DocumentsTravelThroughPinnedMemory) {
   const at::Tensor ones = at::ones({kLength, 1, kHeadDim / 2}, gpu());
   const Rotary angles{ones, ones};
-  const SequenceLayout layout = SequenceLayout::whole(kLength).with_documents(kOne);
+  const SequenceLayout layout = SequenceLayout::unsharded(kLength).with_documents(kOne);
   const KernelCalls calls;
   hop_calls(layout, 1, /*source=*/0, {.packing = gpu()});
   EXPECT_EQ(calls.count("pin_memory"), 1);

@@ -101,8 +101,8 @@ FuzzedReader safetensors(const fs::path& folder) {
             const SafetensorsFile file(at / "model.safetensors");
             read_tensors(file, names_of(file));
             file.header();
-            const SafetensorsFolder whole(at);
-            read_tensors(whole, whole.names());
+            const SafetensorsFolder full(at);
+            read_tensors(full, full.names());
           },
           2000};
 }
@@ -214,13 +214,13 @@ void export_and_verify(const fs::path& at) {
 }
 
 FuzzedReader checkpoint(const fs::path& folder) {
-  const std::string whole = content(small_checkpoint(folder) / "manifest.json");
-  return {{whole}, "manifest.json", damaged_manifest, export_and_verify, 400};
+  const std::string full = content(small_checkpoint(folder) / "manifest.json");
+  return {{full}, "manifest.json", damaged_manifest, export_and_verify, 400};
 }
 
 FuzzedReader checkpoint_file(const fs::path& folder) {
-  const std::string whole = content(small_checkpoint(folder) / "rank-00000.safetensors");
-  return {{whole}, "rank-00000.safetensors", damaged_safetensors, export_and_verify, 400};
+  const std::string full = content(small_checkpoint(folder) / "rank-00000.safetensors");
+  return {{full}, "rank-00000.safetensors", damaged_safetensors, export_and_verify, 400};
 }
 
 FuzzedReader recipe(const fs::path&) {

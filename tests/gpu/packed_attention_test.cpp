@@ -121,7 +121,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
   constexpr int64_t kLength = 640, kBatch = 3, kHeads = 4, kKvHeads = 2, kHeadDim = 16;
   constexpr int kRanks = 2;
   const auto tensors = [&](int64_t heads) { return fresh({kBatch, kLength, heads, kHeadDim}); };
-  const std::vector<at::Tensor> whole = {tensors(kHeads), tensors(kKvHeads), tensors(kKvHeads), tensors(kHeads)};
+  const std::vector<at::Tensor> full = {tensors(kHeads), tensors(kKvHeads), tensors(kKvHeads), tensors(kHeads)};
   for (const auto& [dtype, tolerance] : kHalves) {
     for (const auto kind : {SequenceLayout::Kind::Contiguous, SequenceLayout::Kind::ZigZag}) {
       for (int rank = 0; rank < kRanks; ++rank) {
@@ -132,7 +132,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
             const at::Tensor part = SequenceLayout(kind, kLength, kRanks, of).take(tensor, 1);
             return part.to(dtype).to(numbers).to(device).transpose(1, 2);
           };
-          const at::Tensor q = local(whole[0], rank), grad = local(whole[3], rank);
+          const at::Tensor q = local(full[0], rank), grad = local(full[3], rank);
           const auto calls = [&](int hop) {
             return hop_calls(layout, kBatch, (rank + hop) % kRanks, kernel_call_options(q, layout, {kPackedScale}));
           };
@@ -140,14 +140,14 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
             for (const KernelCall& call : calls(hop)->calls)
-              running.add(call, local(whole[1], source), local(whole[2], source));
+              running.add(call, local(full[1], source), local(full[2], source));
           }
           const AttentionResult attended = running.finish();
           std::vector<at::Tensor> results = {attended.out, attended.lse};
           RunningGradients gradients(grad, q, attended, {kPackedScale});
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
-            const at::Tensor k = local(whole[1], source), v = local(whole[2], source);
+            const at::Tensor k = local(full[1], source), v = local(full[2], source);
             const at::Tensor dk = at::zeros(k.sizes(), attended.lse.options()), dv = at::zeros_like(dk);
             for (const KernelCall& call : calls(hop)->calls) gradients.add(call, k, v, dk, dv);
             results.insert(results.end(), {dk, dv});
@@ -174,7 +174,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
 
 /// Runs one rank's attention, forward and backward, over documents with these starts.
 void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarType dtype, int64_t head_dim = 64) {
-  const SequenceLayout layout = SequenceLayout::whole(length).with_documents({starts});
+  const SequenceLayout layout = SequenceLayout::unsharded(length).with_documents({starts});
   const at::Tensor q = fresh({1, length, 2, head_dim}).to(dtype).to(gpu()).transpose(1, 2);
   LocalAttention local(layout, 1, {kPackedScale}, kernel_call_options(q, layout, {kPackedScale}));
   AttentionCall::Forward forward = local.forward(q, q, q);
@@ -214,16 +214,16 @@ TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
 TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
   constexpr int64_t kLength = 700;
   const auto tensors = [](int64_t heads) { return fresh({2, kLength, heads, 64}); };
-  const std::vector<at::Tensor> whole = {tensors(4), tensors(2), tensors(2), tensors(4)};
+  const std::vector<at::Tensor> full = {tensors(4), tensors(2), tensors(2), tensors(4)};
   for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
     for (const bool divided : {false, true}) {
       for (const int64_t window : {2, 100, 513}) {
         const AttentionRule rule{kPackedScale, window};
-        SequenceLayout layout = SequenceLayout::whole(kLength);
+        SequenceLayout layout = SequenceLayout::unsharded(kLength);
         if (divided) layout = layout.with_documents({{1, 40, 300}, {}});
         const auto run = [&](at::Device device, at::ScalarType numbers) {
           std::vector<at::Tensor> of;
-          for (const at::Tensor& tensor : whole) of.push_back(tensor.to(dtype).to(numbers).to(device).transpose(1, 2));
+          for (const at::Tensor& tensor : full) of.push_back(tensor.to(dtype).to(numbers).to(device).transpose(1, 2));
           LocalAttention local(layout, 2, rule, kernel_call_options(of[0], layout, rule));
           const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
           const AttentionGradients gradients = local.backward(of[3], forward.saved);
@@ -247,13 +247,13 @@ TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
 TEST(PackedAttentionOnGpu, WindowsOfManyTilesAreAsOnTheHost) {
   constexpr int64_t kWindow = 2, kLength = kWindow * 65537;
   const AttentionRule rule{kPackedScale, kWindow};
-  std::vector<at::Tensor> whole;
-  for (int i = 0; i < 4; ++i) whole.push_back(fresh({1, kLength, 1, 4}));
+  std::vector<at::Tensor> full;
+  for (int i = 0; i < 4; ++i) full.push_back(fresh({1, kLength, 1, 4}));
   const auto run = [&](at::Device device, at::ScalarType dtype) {
     std::vector<at::Tensor> of;
-    for (const at::Tensor& tensor : whole) of.push_back(tensor.to(at::kFloat).to(dtype).to(device).transpose(1, 2));
-    LocalAttention local(SequenceLayout::whole(kLength), 1, rule,
-                         kernel_call_options(of[0], SequenceLayout::whole(kLength), rule));
+    for (const at::Tensor& tensor : full) of.push_back(tensor.to(at::kFloat).to(dtype).to(device).transpose(1, 2));
+    LocalAttention local(SequenceLayout::unsharded(kLength), 1, rule,
+                         kernel_call_options(of[0], SequenceLayout::unsharded(kLength), rule));
     const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
     const AttentionGradients gradients = local.backward(of[3], forward.saved);
     return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
@@ -264,7 +264,7 @@ TEST(PackedAttentionOnGpu, WindowsOfManyTilesAreAsOnTheHost) {
 
 // A capture fails on everything that the host would have to wait for.
 TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
-  const SequenceLayout layout = SequenceLayout::whole(600).with_documents({{1, 40}, {599}});
+  const SequenceLayout layout = SequenceLayout::unsharded(600).with_documents({{1, 40}, {599}});
   const at::Tensor q = fresh({2, 600, 2, 64}).to(at::kBFloat16).to(gpu()).transpose(1, 2);
   const auto run = [&] {  // a layer: reuses the calls of the first one
     LocalAttention local(layout, 2, {kPackedScale}, kernel_call_options(q, layout, {kPackedScale}));

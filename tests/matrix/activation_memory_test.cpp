@@ -60,10 +60,10 @@ TEST(ActivationMemory, FallsWithTheContextRanks) {
   if (cp == 1) GTEST_SKIP() << "one rank shares with nobody";
   if (cp != 4 && !is_full_run()) GTEST_SKIP() << "4 ranks; 2 and 8 in a full run";
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", cp}, {"tp", 1}}), world());
-  at::Tensor whole = at::zeros({1}, at::kDouble);
-  if (world().rank() == 0) whole.fill_(peak_activations(long_recipe("auto", 1), one_rank_mesh()));
-  world().broadcast(whole, 0).wait();
-  const double alone = whole.item<double>();
+  at::Tensor complete = at::zeros({1}, at::kDouble);
+  if (world().rank() == 0) complete.fill_(peak_activations(long_recipe("auto", 1), one_rank_mesh()));
+  world().broadcast(complete, 0).wait();
+  const double alone = complete.item<double>();
   for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {
     const double share = static_cast<double>(peak_activations(long_recipe(algorithm, cp), mesh)) / alone;
     EXPECT_LT(share, 1.05 / static_cast<double>(cp)) << algorithm;

@@ -138,12 +138,12 @@ TEST(Forecast, OfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
         const ForecastHosts hosts{8, gpus};
         const RunForecast run = forecast(decisions, hosts);
         EXPECT_EQ(run.micro_batches, 10);
-        const StepForecast whole = simulate(decisions, hosts, run.rank, {10}).front();
-        EXPECT_NEAR(static_cast<double>(run.step.memory().total()), static_cast<double>(whole.memory().total()),
-                    0.002 * static_cast<double>(whole.memory().total()));
-        EXPECT_EQ(run.step.memory().activations, whole.memory().activations);
-        EXPECT_EQ(run.step.traffic.size(), whole.traffic.size());
-        for (const auto& [key, traffic] : whole.traffic) {
+        const StepForecast full = simulate(decisions, hosts, run.rank, {10}).front();
+        EXPECT_NEAR(static_cast<double>(run.step.memory().total()), static_cast<double>(full.memory().total()),
+                    0.002 * static_cast<double>(full.memory().total()));
+        EXPECT_EQ(run.step.memory().activations, full.memory().activations);
+        EXPECT_EQ(run.step.traffic.size(), full.traffic.size());
+        for (const auto& [key, traffic] : full.traffic) {
           EXPECT_EQ(run.step.traffic.at(key).sent_bytes, traffic.sent_bytes) << key.group << " " << key.purpose;
           EXPECT_EQ(run.step.traffic.at(key).calls, traffic.calls) << key.group << " " << key.purpose;
         }

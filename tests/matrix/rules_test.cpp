@@ -138,10 +138,10 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
       }
     }
     for (const Parameter* parameter : trainer.model().parameters()) {
-      const int64_t whole = c10::multiply_integers(parameter->global_shape);
-      elements += whole;
+      const int64_t full = c10::multiply_integers(parameter->global_shape);
+      elements += full;
       if (!parameter->sharded_over.empty()) {
-        padding += c10::multiply_integers(parameter->shape) * mesh.size("tp") - whole;
+        padding += c10::multiply_integers(parameter->shape) * mesh.size("tp") - full;
       }
     }
     at::Tensor total = at::full({1}, owned, at::kLong);

@@ -246,7 +246,7 @@ TEST(Schedule, LargeTemporariesAreCutIntoPiecesOnTheHost) {
     const at::Tensor rows = embedding.forward(ids);
     EXPECT_EQ(count("index_add_", [&] { rows.backward(at::empty_like(rows)); }), on_host ? pieces(3000, 2048 * 4) : 0);
 
-    Parameter head = whole_parameter("head", {5000, 8}, {}, half);
+    Parameter head = full_parameter("head", {5000, 8}, {}, half);
     materialize({&head}, {{"head", at::empty({5000, 8}, kMeta)}}, Storage::Flat);
     const at::Tensor labels = at::empty({3000}, kMeta.dtype(at::kLong));
     const at::Tensor loss = linear_cross_entropy(at::empty({3000, 8}, half), head, labels, -100, {});

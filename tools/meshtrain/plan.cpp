@@ -98,7 +98,7 @@ void plan(const PlanArguments& arguments) {
                      size_text(request.runtime_bytes()) + " of it: give the memory of the whole GPU");
   }
   const MeshSearch search = search_meshes(recipe, request);
-  if (!arguments.json.empty()) write_whole(arguments.json, to_json(search, request) + "\n");
+  if (!arguments.json.empty()) write_atomically(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
   const MeshForecast& first = search.meshes.front();
@@ -145,7 +145,7 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
       if (speaks) std::printf("%s\n", line.c_str());
     });
     agree(world, [&] {
-      if (speaks) write_whole(arguments.out, to_yaml(machine));
+      if (speaks) write_atomically(arguments.out, to_yaml(machine));
     });
     if (speaks) {
       std::printf("wrote %s; its memory, %s a rank, is what was free now: change it there, or say plan --memory\n",

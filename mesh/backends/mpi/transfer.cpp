@@ -116,12 +116,12 @@ void MpiTransfer::cut_into_chunks() {
   chunks_ = (elements_ + chunk_elements_ - 1) / chunk_elements_;
 }
 
-std::vector<MpiTransfer::Span> MpiTransfer::parts(const at::Tensor& whole, const std::vector<int64_t>& rows) const {
+std::vector<MpiTransfer::Span> MpiTransfer::parts(const at::Tensor& full, const std::vector<int64_t>& rows) const {
   std::vector<Span> parts;
   int64_t begin = 0;
   for (int rank = 0; rank < communicator_.size; ++rank) {
-    const int64_t row_elements = rows.empty() || whole.size(0) == 0 ? 0 : whole.numel() / whole.size(0);
-    const int64_t size = rows.empty() ? whole.numel() / communicator_.size : rows[rank] * row_elements;
+    const int64_t row_elements = rows.empty() || full.size(0) == 0 ? 0 : full.numel() / full.size(0);
+    const int64_t size = rows.empty() ? full.numel() / communicator_.size : rows[rank] * row_elements;
     parts.push_back({begin, size});
     begin += size;
   }

@@ -156,25 +156,25 @@ std::function<void()> make_collective(Collective::Kind kind, const Group& group,
   const int64_t part = std::max<int64_t>(static_cast<int64_t>(bytes) / 4 / size, 1);
   const int previous = (group.rank() + group.size() - 1) % group.size(), next = (group.rank() + 1) % group.size();
   const at::TensorOptions options(at::kFloat);
-  const at::Tensor whole = group.allocate(part * size, options, memory).tensor;
-  at::Tensor own = whole.narrow(0, group.rank() * part, part);
+  const at::Tensor full = group.allocate(part * size, options, memory).tensor;
+  at::Tensor own = full.narrow(0, group.rank() * part, part);
   switch (kind) {
     case Collective::Kind::AllReduce:
-      return [=, tensor = whole]() mutable { group.all_reduce(tensor).wait(); };
+      return [=, tensor = full]() mutable { group.all_reduce(tensor).wait(); };
     case Collective::Kind::AllGather:
-      return [=, tensor = whole]() mutable { group.all_gather(tensor, own).wait(); };
+      return [=, tensor = full]() mutable { group.all_gather(tensor, own).wait(); };
     case Collective::Kind::ReduceScatter:
-      return [=]() mutable { group.reduce_scatter(own, whole).wait(); };
+      return [=]() mutable { group.reduce_scatter(own, full).wait(); };
     case Collective::Kind::AllToAll:
-      return [=, output = at::zeros_like(whole)]() mutable { group.all_to_all(output, whole).wait(); };
+      return [=, output = at::zeros_like(full)]() mutable { group.all_to_all(output, full).wait(); };
     case Collective::Kind::Exchange:
       return [=, output = at::zeros({part * size}, options)]() mutable {
-        group.exchange(output, previous, whole, next).wait();
+        group.exchange(output, previous, full, next).wait();
       };
     case Collective::Kind::Broadcast:
-      return [=, tensor = whole]() mutable { group.broadcast(tensor, 0).wait(); };
+      return [=, tensor = full]() mutable { group.broadcast(tensor, 0).wait(); };
     case Collective::Kind::Message:
-      return [=, tensor = whole]() mutable { group.message(tensor, 0, 1).wait(); };
+      return [=, tensor = full]() mutable { group.message(tensor, 0, 1).wait(); };
     case Collective::Kind::Barrier:
       return [=] { group.barrier(); };
   }

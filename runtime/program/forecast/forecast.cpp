@@ -126,8 +126,9 @@ class Layers {
   int64_t count_;
 };
 
-/// Returns the forecast of the whole model from those of `few` layers, `of_few`, and of one period more. A peak counts
-/// when it grows with the layers as the activations that a forward leaves do; with few layers it may be elsewhere.
+/// Returns the forecast of the complete model from those of `few` layers, `of_few`, and of one period more. A peak
+/// counts when it grows with the layers as the activations that a forward leaves do; with few layers it may be
+/// elsewhere.
 StepForecast over_layers(const Decisions& decisions, const Layers& layers, int64_t few, StepForecast of_few) {
   const int64_t all = decisions.shape.num_hidden_layers, period = layer_period(decisions);
   while (few + period < all) {

@@ -79,9 +79,9 @@ std::string sent_text(int64_t bytes) {
   return bytes == 0 ? "-" : size_text(bytes);
 }
 
-std::string share_text(double part, double whole) {
+std::string share_text(double part, double total) {
   char text[16];
-  std::snprintf(text, sizeof text, "%.0f %%", 100 * part / whole);
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * part / total);
   return text;
 }
 

@@ -55,7 +55,7 @@ int64_t share_of(const Arena& arena, int64_t host_ranks) {
   return arena.placement() == Placement::Common ? arena.bytes() / host_ranks : arena.bytes();
 }
 
-/// Returns the bytes of this rank's shards that are no slices of whole tensors.
+/// Returns the bytes of this rank's shards that are no slices of full tensors.
 int64_t shards_apart(const std::vector<Unit>& units) {
   int64_t bytes = 0;
   for (const Unit& unit : units) {
@@ -79,9 +79,9 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
                      int64_t host_ranks) {
   const UnitMemory& units = trainer.fsdp().memory();
   StepMemory memory;
-  const int64_t whole = share_of(units.parameters, host_ranks);
-  memory.gathered = units.parameters.is_reused() ? whole : 0;
-  memory.parameters = whole - memory.gathered + shards_apart(trainer.fsdp().units());
+  const int64_t full = share_of(units.parameters, host_ranks);
+  memory.gathered = units.parameters.is_reused() ? full : 0;
+  memory.parameters = full - memory.gathered + shards_apart(trainer.fsdp().units());
   memory.gradients = share_of(units.gradients, host_ranks) + share_of(units.shard_gradients, host_ranks);
   memory.optimizer = optimizer_bytes(trainer);
   memory.activations = at_peak[MetaMemory::kForward];
@@ -161,7 +161,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     step.model_flops = flops_of(trainer, decisions);
     return step;
   };
-  make_step(1);  // allocates what is kept, and begins with whole parameters
+  make_step(1);  // allocates what is kept, and begins with full parameters
   std::vector<StepForecast> steps;
   for (const int64_t count : micro_batches) steps.push_back(make_step(count));
   return steps;

@@ -21,9 +21,9 @@ struct ForecastHosts {
 /// Bytes of a rank at the peak of a step, after the first. On a host they are those that HostMemory and WindowMemory
 /// count, a copy that ranks share by this rank's part.
 struct StepMemory {
-  int64_t parameters = 0;   ///< its shards, and whole ones that are always there
+  int64_t parameters = 0;   ///< its shards, and full ones that are always there
   int64_t gathered = 0;     ///< where parameters of other ranks are gathered, in reused memory
-  int64_t gradients = 0;    ///< whole ones, and their shards
+  int64_t gradients = 0;    ///< full ones, and their shards
   int64_t optimizer = 0;    ///< the optimizer's state
   int64_t activations = 0;  ///< made by forwards
   int64_t temporaries = 0;  ///< made by the backward or the update

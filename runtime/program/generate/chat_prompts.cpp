@@ -90,16 +90,16 @@ void for_each_element(std::string_view text, const std::function<void(std::strin
 /// Returns the prompts of one JSON value: an array of them, or one.
 std::vector<Prompt> prompts_of_json(std::string_view text, const std::string& file, const ChatPromptOptions& options) {
   const size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  json whole;
+  json full;
   try {
-    whole = json::parse(text);
+    full = json::parse(text);
   } catch (const json::exception& error) {
     const auto* const parsing = dynamic_cast<const json::parse_error*>(&error);
     throw InputError(file + ":" + std::to_string(line_of(text, parsing == nullptr ? 0 : parsing->byte)) +
                      ": not valid JSON; if each of its lines is a JSON object, call the file *.jsonl");
   }
   const auto location = [&](size_t at) { return file + ":" + std::to_string(line_of(text, at)); };
-  const bool is_one = !whole.is_array() || (!whole.empty() && whole[0].is_object() && whole[0].contains("role"));
+  const bool is_one = !full.is_array() || (!full.empty() && full[0].is_object() && full[0].contains("role"));
   if (is_one) return {chat_prompt(text.substr(first), location(first), options)};
   std::vector<Prompt> prompts;
   for_each_element(text, [&](std::string_view element, size_t at) {

@@ -34,9 +34,9 @@ int64_t choose(const VocabularyLogits& logits, const GenerateOptions& options, c
     check_finite(largest.value, position);
     return largest.id;
   }
-  const at::Tensor whole = logits.whole();
-  check_finite(whole.max().item().toDouble(), position);
-  std::vector<double> scores = values_of(whole);
+  const at::Tensor full = logits.full();
+  check_finite(full.max().item().toDouble(), position);
+  std::vector<double> scores = values_of(full);
   apply(options.rules, text, static_cast<int64_t>(prompt), options.stop, scores);
   const auto largest = std::max_element(scores.begin(), scores.end());
   if (std::isinf(*largest)) {

@@ -65,15 +65,15 @@ std::vector<OrderKey> writing_order(const ParameterIndex& index, const std::vect
   return order;
 }
 
-/// Sends rank `holder`'s `whole` to rank 0. Returns the tensor in `shape` on rank 0, and this rank's `whole` on the
-/// others. Every rank of `world` must call it, with a `whole` of the same dtype and device.
-at::Tensor hand_over(const at::Tensor& whole, const std::vector<int64_t>& shape, int64_t holder, const Group& world) {
+/// Sends rank `holder`'s `full` to rank 0. Returns the tensor in `shape` on rank 0, and this rank's `full` on the
+/// others. Every rank of `world` must call it, with a `full` of the same dtype and device.
+at::Tensor hand_over(const at::Tensor& full, const std::vector<int64_t>& shape, int64_t holder, const Group& world) {
   std::vector<int64_t> sent(static_cast<size_t>(world.size()), 0), received = sent;
-  if (world.rank() == holder) sent[0] = whole.numel();
+  if (world.rank() == holder) sent[0] = full.numel();
   if (world.rank() == 0) received[static_cast<size_t>(holder)] = c10::multiply_integers(shape);
-  at::Tensor arrived = at::empty({received[static_cast<size_t>(holder)]}, whole.options());
-  world.all_to_all(arrived, received, whole.reshape(-1).narrow(0, 0, sent[0]), sent).wait();
-  return world.rank() == 0 ? arrived.view(shape) : whole;
+  at::Tensor arrived = at::empty({received[static_cast<size_t>(holder)]}, full.options());
+  world.all_to_all(arrived, received, full.reshape(-1).narrow(0, 0, sent[0]), sent).wait();
+  return world.rank() == 0 ? arrived.view(shape) : full;
 }
 
 }  // namespace
@@ -93,11 +93,11 @@ std::string export_model(const ParameterIndex& index, const std::vector<Paramete
   const Group world = mesh.world().with_purpose("export");
   const std::vector<OrderKey> order = writing_order(index, groups, world);
   auto next = order.begin();
-  const auto write = [&](at::Tensor whole) {  // ignored on ranks that do not hold it
+  const auto write = [&](at::Tensor full) {  // ignored on ranks that do not hold it
     const ParameterIndex::Entry& entry = index[next->number];
-    if (next->holder != 0) whole = hand_over(whole.to(entry.dtype), entry.global_shape, next->holder, world);
+    if (next->holder != 0) full = hand_over(full.to(entry.dtype), entry.global_shape, next->holder, world);
     agree(mesh.world(), [&] {
-      if (writer) writer->write(entry.name, whole.contiguous());
+      if (writer) writer->write(entry.name, full.contiguous());
     });
     ++next;
   };
@@ -110,9 +110,9 @@ std::string export_model(const ParameterIndex& index, const std::vector<Paramete
       const Group parts = group.replicas.parts().with_purpose("export");
       group.fsdp->visit_values([&](const Unit& unit) {
         for (const Parameter* parameter : unit.parameters()) {
-          const at::Tensor whole = gather(*parameter, parts);
+          const at::Tensor full = gather(*parameter, parts);
           if (is_next() && index[next->number].name == parameter->name)
-            write(whole);  // else a lower rank has written it
+            write(full);  // else a lower rank has written it
         }
       });
     }

@@ -106,7 +106,7 @@ void StepProfile::write() {
     const auto result = kineto::disableProfiler();
     make_folders(folder_);
     result->save(raw.string());
-    write_whole(file, with_tracks(content_of(raw), tracks));
+    write_atomically(file, with_tracks(content_of(raw), tracks));
   } catch (const std::exception& error) {
     warn_("train.profile: " + name_ + " cannot write its trace: " + message_of(error));
   }

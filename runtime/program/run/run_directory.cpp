@@ -81,9 +81,9 @@ void RunDirectory::rename_older_files() const {
 
 void RunDirectory::write(const std::string& recipe, const std::string& decisions,
                          const std::vector<std::string>& hosts) const {
-  write_whole(folder_ / "recipe.yaml", recipe);
-  write_whole(folder_ / "decisions.yaml", decisions);
-  write_whole(folder_ / "hosts.json", nlohmann::json({{"hosts", hosts}}).dump() + "\n");
+  write_atomically(folder_ / "recipe.yaml", recipe);
+  write_atomically(folder_ / "decisions.yaml", decisions);
+  write_atomically(folder_ / "hosts.json", nlohmann::json({{"hosts", hosts}}).dump() + "\n");
 }
 
 }  // namespace meshtrain

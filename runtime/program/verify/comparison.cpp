@@ -172,21 +172,21 @@ std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t cou
 }
 
 /// Returns the reference's tensor for `parameter`, on every rank.
-at::Tensor receive_whole(const TracedParameter& parameter, Kind kind, const TracedParameter* reference,
-                         const DeviceMesh& mesh, const std::string& precision, int root) {
+at::Tensor receive_full(const TracedParameter& parameter, Kind kind, const TracedParameter* reference,
+                        const DeviceMesh& mesh, const std::string& precision, int root) {
   const at::ScalarType dtype = precision == "fp64" ? at::kDouble : at::kFloat;
-  at::Tensor whole = reference ? tensor_of(*reference, kind) : at::empty(parameter.global_shape, dtype);
-  mesh.world().broadcast(whole, root).wait();
-  return whole;
+  at::Tensor full = reference ? tensor_of(*reference, kind) : at::empty(parameter.global_shape, dtype);
+  mesh.world().broadcast(full, root).wait();
+  return full;
 }
 
 /// Returns distance and size of the complete tensor to which this rank's part belongs; Measured::none() without a part.
-Measurement measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& whole,
+Measurement measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& full,
                            const std::string& precision) {
   if (!parameter.held()) return Measurement::none();
   const Measure measure = measure_of(kind, precision);
   const at::Tensor& mine = tensor_of(parameter, kind);
-  const double own = distance(mine, part(whole, parameter.box), measure), size = size_of(mine, measure);
+  const double own = distance(mine, part(full, parameter.box), measure), size = size_of(mine, measure);
   if (parameter.parts.size() == 1) return {own, own, size};
   at::Tensor both = at::tensor({own, size}, at::kDouble);
   if (measure == Measure::Largest) {
@@ -261,9 +261,9 @@ std::vector<Comparison> compare(const Trace& trace, const Reference* reference, 
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
     for (const size_t i : compared(trace, kind)) {
       const TracedParameter& parameter = trace.parameters[i];
-      const TracedParameter* whole = reference ? &reference->exact.parameters[i] : nullptr;
+      const TracedParameter* full = reference ? &reference->exact.parameters[i] : nullptr;
       measured.push_back(
-          measure_tensor(parameter, kind, receive_whole(parameter, kind, whole, mesh, precision, root), precision));
+          measure_tensor(parameter, kind, receive_full(parameter, kind, full, mesh, precision, root), precision));
     }
   }
   std::vector<Measurement> worst = worst_of_ranks(mesh.world(), measured);

@@ -187,12 +187,12 @@ class TreeBuilder final : public YAML::EventHandler {
   std::map<YAML::anchor_t, YamlValue> anchored_;
 };
 
-void check_is_text(const std::string& text, const YamlLocation& whole) {
-  if (text.size() > kMaxBytes) refuse(whole, "more than 1 MiB: this is not a recipe");
+void check_is_text(const std::string& text, const YamlLocation& full) {
+  if (text.size() > kMaxBytes) refuse(full, "more than 1 MiB: this is not a recipe");
   for (const char character : text) {
     const auto byte = static_cast<unsigned char>(character);
     if ((byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f) {
-      refuse(whole, "not a text file");
+      refuse(full, "not a text file");
     }
   }
 }

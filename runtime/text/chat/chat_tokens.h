@@ -29,7 +29,7 @@ struct ChatTokens {
 /// The assistant's turns are found with LossOn::Assistant, of a conversation with a prompt only those after it,
 ///   1. by the template's own {% generation %}, as transformers' assistant mask has them;
 ///   2. else by rendering prefixes: the turn of message i is what the first i + 1 messages have more than the first i
-///      with the generation prompt, if both are prefixes of the whole;
+///      with the generation prompt, if both are prefixes of the complete text;
 ///   3. else, for a template that renders a turn in another way when it is the last, by what its loop writes for
 ///      message i, without the generation prompt with which that begins.
 /// A message without a text of its own, tool calls alone in most, has no turn where the template writes the same

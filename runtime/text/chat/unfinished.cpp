@@ -65,13 +65,13 @@ std::vector<int64_t> tokenize_unfinished(const ChatTemplate& chat, const Tokeniz
   messages.values.back() = std::move(last.message);
   Conversation marked = conversation;
   marked.messages = std::make_shared<const jinja::List>(std::move(messages));
-  const std::string whole = chat.render(marked, marked.messages->values.size(), false).text;
-  const size_t end = whole.rfind(kTrimmedMark);
-  if (end == std::string::npos || whole.find(jinja::strip(last.text)) == std::string::npos) {
+  const std::string full = chat.render(marked, marked.messages->values.size(), false).text;
+  const size_t end = full.rfind(kTrimmedMark);
+  if (end == std::string::npos || full.find(jinja::strip(last.text)) == std::string::npos) {
     throw InputError("the template does not write the text of the last message as it is: it cannot be continued");
   }
-  const std::string_view text = std::string_view(whole).substr(0, end);
-  const bool keeps_spaces = std::string_view(whole).substr(end).starts_with(kMark);
+  const std::string_view text = std::string_view(full).substr(0, end);
+  const bool keeps_spaces = std::string_view(full).substr(end).starts_with(kMark);
   return tokenizer.ids(keeps_spaces ? text : jinja::strip_right(text), /*add_special=*/false);
 }
 

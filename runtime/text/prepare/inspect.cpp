@@ -126,9 +126,9 @@ Statistics measure(const TokenFile& tokens) {
   return result;
 }
 
-std::string percent(int64_t part, int64_t whole) {
+std::string percent(int64_t part, int64_t total) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  std::snprintf(text, sizeof text, "%.2f %%", 100.0 * static_cast<double>(part) / static_cast<double>(total));
   return text;
 }
 

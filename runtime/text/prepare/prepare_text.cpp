@@ -82,7 +82,7 @@ class PartsFolder {
     if (!lock_->warning().empty()) std::fprintf(stderr, "%s\n", lock_->warning().c_str());
     if (plan_text() == plan) return;
     remove_files("lock");
-    write_whole(folder_ / "plan.json", plan);
+    write_atomically(folder_ / "plan.json", plan);
   }
   // Removes the folder when it has no part from which a run could continue.
   ~PartsFolder() {
@@ -103,9 +103,9 @@ class PartsFolder {
     PartHeader header;
     if (error || size < sizeof header) return std::nullopt;
     std::ifstream(file(part), std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
-    const bool whole = header.tokens >= 0 && header.tokens < std::numeric_limits<int64_t>::max() / 8 &&
-                       size == sizeof header + static_cast<uint64_t>(header.tokens * width);
-    return whole ? std::optional(header) : std::nullopt;
+    const bool full = header.tokens >= 0 && header.tokens < std::numeric_limits<int64_t>::max() / 8 &&
+                      size == sizeof header + static_cast<uint64_t>(header.tokens * width);
+    return full ? std::optional(header) : std::nullopt;
   }
 
   /// Throws when another run has taken over the parts, which nothing prevents where the file system has no locks.

@@ -209,7 +209,7 @@ class CompressedText {
  public:
   explicit CompressedText(const fs::path& file) : path_(file), file_(file) {}
 
-  void visit_whole(const std::function<void(const TextDocument& document)>& visit) {
+  void visit_full(const std::function<void(const TextDocument& document)>& visit) {
     while (read_more()) continue;
     refuse_binary(path_, 0, text_);
     if (!text_.empty()) visit({text_, file_.position(), not_utf8(text_)});
@@ -329,7 +329,7 @@ void for_each_document(const TextPart& part, const TextFormat& format,
   const Lines lines(part.file, format, visit);
   if (compression_of(part.file) != Compression::None) {
     CompressedText text(part.file);
-    return has_lines(part.file, format) ? text.visit_lines(lines) : text.visit_whole(visit);
+    return has_lines(part.file, format) ? text.visit_lines(lines) : text.visit_full(visit);
   }
   const FileReader file(part.file);
   if (!has_lines(part.file, format)) {

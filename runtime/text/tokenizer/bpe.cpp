@@ -54,9 +54,9 @@ void BpeWords::encode(std::string_view word, std::vector<int64_t>& ids) {
     }
   }
   const size_t first = ids.size();
-  const auto whole = bpe_.options_.whole_words ? bpe_.options_.ids.find(std::string(word)) : bpe_.options_.ids.end();
-  if (whole != bpe_.options_.ids.end()) {
-    ids.push_back(whole->second);
+  const auto full = bpe_.options_.whole_words ? bpe_.options_.ids.find(std::string(word)) : bpe_.options_.ids.end();
+  if (full != bpe_.options_.ids.end()) {
+    ids.push_back(full->second);
   } else {
     merge(word);
     for (const Symbol& symbol : symbols_) {

@@ -31,7 +31,7 @@ class Fields {
     if (found == object_.end()) throw std::invalid_argument(subject_ + " has no \"" + key + "\"");
     return *found;
   }
-  int64_t number(const char* key) const { return whole(at(key), key); }
+  int64_t number(const char* key) const { return full(at(key), key); }
   double real(const char* key) const {
     if (!at(key).is_number()) refuse(key, "a number");
     return at(key).get<double>();
@@ -43,7 +43,7 @@ class Fields {
   std::vector<int64_t> numbers(const char* key) const {
     if (!at(key).is_array()) refuse(key, "a list");
     std::vector<int64_t> result;
-    for (const json& each : at(key)) result.push_back(whole(each, key));
+    for (const json& each : at(key)) result.push_back(full(each, key));
     return result;
   }
   const json& list(const char* key) const {
@@ -63,7 +63,7 @@ class Fields {
   [[noreturn]] void refuse(const char* key, const char* what) const {
     throw std::invalid_argument("\"" + std::string(key) + "\" of " + subject_ + " is not " + what);
   }
-  int64_t whole(const json& value, const char* key) const {
+  int64_t full(const json& value, const char* key) const {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kLargestNumber) refuse(key, "a whole number");
     return value.get<int64_t>();
   }

@@ -178,7 +178,7 @@ SidecarReplacement::SidecarReplacement(const fs::path& tokens, const TokenSideca
   file_.append(text.data(), text.size());
   file_.sync();
   marker_ += ".replacing";
-  write_whole(marker_, json{{"format", kFormat}, {kReplacing, true}}.dump() + "\n");
+  write_atomically(marker_, json{{"format", kFormat}, {kReplacing, true}}.dump() + "\n");
 }
 
 SidecarReplacement::~SidecarReplacement() {
@@ -198,7 +198,7 @@ void SidecarReplacement::finish() {
 }
 
 void write_sidecar(const fs::path& tokens, const TokenSidecar& sidecar) {
-  write_whole(sidecar_path(tokens), text_of(sidecar));
+  write_atomically(sidecar_path(tokens), text_of(sidecar));
 }
 
 }  // namespace meshtrain

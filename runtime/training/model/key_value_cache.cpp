@@ -48,7 +48,7 @@ at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::T
     return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), rule);
   }
   RunningAttention running(q, rule);
-  const KernelCallOptions options = kernel_call_options(q, SequenceLayout::whole(count), rule);
+  const KernelCallOptions options = kernel_call_options(q, SequenceLayout::unsharded(count), rule);
   for (const ScoreBlock& block : computable(cut({0, count}, {0, count}, {}, rule.window), options)) {
     running.add(block, k, v);
   }

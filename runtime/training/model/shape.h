@@ -19,7 +19,7 @@ struct RopeScaling {
   double beta_slow = 1;                           ///< yarn
   std::optional<double> attention_factor;         ///< yarn longrope; none: from factor (and the mscales of yarn)
   std::optional<double> mscale, mscale_all_dim;   ///< yarn; both or none, none beside attention_factor
-  bool truncate = true;                           ///< yarn; the ramp begins and ends at whole features
+  bool truncate = true;                           ///< yarn; the ramp begins and ends at full features
   std::vector<double> short_factor, long_factor;  ///< longrope: a divisor of each frequency, for sequences of up to
                                                   ///< the original positions, and for longer ones
 

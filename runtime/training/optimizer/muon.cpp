@@ -45,7 +45,7 @@ Muon::Part::Part(const OptimizerOptions& options, const ParameterGroup& group)
   for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) {
     for (const Segment& segment : buffer->segments()) {
       const UpdateRule rule = rule_of(*segment.parameter, options);
-      if (!rule.whole_matrix) continue;
+      if (!rule.full_matrix) continue;
       const CutMatrix layout(*buffer, segment, replicas);
       const Range kept = buffer->in_shard({segment.offset, segment.numel});
       const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
@@ -169,9 +169,9 @@ at::Tensor Muon::scatter(const Part& part, const Round& round, const MatrixGathe
       received[static_cast<size_t>(matrix->owner)] = matrix->values.numel();
     }
     if (matrix->owner != part.rank) continue;
-    const at::Tensor whole = matrix->layout.assemble(gathered.received, part.rank);
+    const at::Tensor full = matrix->layout.assemble(gathered.received, part.rank);
     pieces = matrix->layout.cut(
-        newton_schulz(whole, options_.muon.newton_schulz_steps, options_.muon.coefficients).mul_(matrix->scale),
+        newton_schulz(full, options_.muon.newton_schulz_steps, options_.muon.coefficients).mul_(matrix->scale),
         part.rank);
     for (int rank = 0; rank < part.world.size(); ++rank) {
       if (matrix->layout.takes(rank, part.rank)) sent[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;

@@ -59,7 +59,7 @@ RegistryEntry entry_of(const char* name, OptimizerTraits traits) {
 std::vector<RegistryEntry>& registry() {
   const auto moments = [](const auto&, const auto&) { return 2; };
   const auto velocity = [](const auto& options, const auto&) { return options.momentum > 0; };
-  const auto by_rule = [](const auto& options, const auto& of) { return rule_of(of, options).whole_matrix ? 1 : 2; };
+  const auto by_rule = [](const auto& options, const auto& of) { return rule_of(of, options).full_matrix ? 1 : 2; };
   static std::vector<RegistryEntry> all = {
       entry_of<AdamW>(
           "adamw",

@@ -13,10 +13,10 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// All-reduces up to this size are computed whole by every rank: one step instead of two.
+/// All-reduces up to this size are computed in full by every rank: one step instead of two.
 constexpr int64_t kShortOnBoardBytes = 16 << 10;
 
-/// The largest call that goes over the board rather than through MPI on one host, in bytes of the whole tensor;
+/// The largest call that goes over the board rather than through MPI on one host, in bytes of the full tensor;
 /// measured (docs/benchmarks.md).
 constexpr int64_t kBoardBytes = 256 << 10;
 
@@ -184,8 +184,8 @@ void HostTransfer::cut_into_chunks() {
   short_ = all_reduce && one_host && on_board && elements_ * element_bytes_ <= kShortOnBoardBytes;
   if (one_host) return;
 
-  const int64_t scratch = whole_pages(row * (all_reduce ? 1 : layout_.hosts) * std::max(sum_bytes_, element_bytes_));
-  const int64_t summed = kind_ == Kind::ReduceScatter ? whole_pages(row * sum_bytes_) : 0;
+  const int64_t scratch = full_pages(row * (all_reduce ? 1 : layout_.hosts) * std::max(sum_bytes_, element_bytes_));
+  const int64_t summed = kind_ == Kind::ReduceScatter ? full_pages(row * sum_bytes_) : 0;
   std::vector<std::byte>& memory = communicator_.scratch;
   const auto needed = static_cast<size_t>(kLanes * (scratch + summed));
   if (memory.size() < needed) memory.resize(needed);

@@ -294,9 +294,7 @@ Initializer initializer_of(NormWeight applied) {
 
 RmsNorm::RmsNorm(std::string name, int64_t size, double eps, NormWeight applied, std::string partial_over,
                  const at::TensorOptions& options)
-    : weight_(whole_parameter(std::move(name), {size}, initializer_of(applied), options)),
-      eps_(eps),
-      applied_(applied) {
+    : weight_(full_parameter(std::move(name), {size}, initializer_of(applied), options)), eps_(eps), applied_(applied) {
   weight_.partial_over = std::move(partial_over);
 }
 

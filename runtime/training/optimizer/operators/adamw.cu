@@ -89,9 +89,9 @@ template <class V, class G, class W>
 void update_all(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cudaStream_t stream) {
   const bool vectors =
       aligned(buffers.values, buffers.first_moment, buffers.second_moment, buffers.gradients, buffers.rounded);
-  const int64_t whole = vectors ? n - n % kAtOnce : 0;
-  if (whole > 0) update_by<V, G, W, kAtOnce>(buffers, whole, rule, stream);
-  if (whole < n) update_by<V, G, W, 1>(after_first(buffers, whole), n - whole, rule, stream);
+  const int64_t full = vectors ? n - n % kAtOnce : 0;
+  if (full > 0) update_by<V, G, W, kAtOnce>(buffers, full, rule, stream);
+  if (full < n) update_by<V, G, W, 1>(after_first(buffers, full), n - full, rule, stream);
 }
 
 }  // namespace

@@ -94,9 +94,9 @@ TEST(TimelineRecorder, KeepsCollectivesAndTheirWaitsInOrder) {
   TimelineRecorder recorder(false);
   const Group world(recorder.watch(dry_run_backend(1, 4)), "world", {0, 1, 2, 3}, "rank 1");
   recorder.restart();
-  at::Tensor sum = meta({16}), whole = meta({64});
+  at::Tensor sum = meta({16}), full = meta({64});
   const Work first = world.all_reduce(sum);
-  world.all_gather(whole, sum).wait();
+  world.all_gather(full, sum).wait();
   sum.add(1);
   first.wait();
   const Timeline timeline = recorder.take();

@@ -96,14 +96,14 @@ TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
   KeyValueCache cache = loaded.model.make_cache(kLength);
   std::vector<int64_t> next(ids.begin(), ids.begin() + kPrompt);
   for (int64_t length = kPrompt; length <= kLength; ++length) {
-    const at::Tensor cached = loaded.model.next(next, cache).whole();
+    const at::Tensor cached = loaded.model.next(next, cache).full();
     EXPECT_EQ(cache.length(), length);
     // Computes everything again with the attention used in training.
     const at::Tensor before = at::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + length), at::kLong);
-    const Sequence sequence{SequenceLayout::whole(length),
+    const Sequence sequence{SequenceLayout::unsharded(length),
                             make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU),
                             make_local_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
-    const at::Tensor wanted = loaded.model.model().next_logits(before, sequence).whole();
+    const at::Tensor wanted = loaded.model.model().next_logits(before, sequence).full();
     EXPECT_LE((cached - wanted).abs().max().item<double>(), 1e-10 * wanted.abs().max().item<double>()) << length;
     if (length < kLength) next = {ids[static_cast<size_t>(length)]};
   }
@@ -125,7 +125,7 @@ TEST(GenerateOne, APromptInPiecesOfAnySizeIsTheSame) {
       last = loaded.model.next({next, end}, cache);
       next = end;
     }
-    return last->whole();
+    return last->full();
   };
   const at::Tensor wanted = logits(23);
   for (const int64_t at_once : {1, 2, 7, 22}) {

@@ -20,7 +20,7 @@ struct Fixture {
     const at::TensorOptions options = at::TensorOptions().dtype(dtype);
     for (auto& [name, shape] :
          std::vector<std::pair<std::string, std::vector<int64_t>>>{{"a", {3, 5}}, {"b", {7}}, {"c", {2, 2}}}) {
-      parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, shape, {}, options)));
+      parameters.push_back(std::make_unique<Parameter>(full_parameter(name, shape, {}, options)));
       parameters.back()->tensor.set_requires_grad(!frozen.contains(name));
     }
     const UnitSpec unit{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}};
@@ -141,7 +141,7 @@ TEST(Optimizer, TakesAFactorOfTheGradients) {
 TEST(Optimizer, AdamWWritesRoundedWeightsToo) {
   std::vector<Parameter> parameters;
   for (const char* name : {"a", "b"}) {
-    parameters.push_back(whole_parameter(name, {5, 3}, {}, at::TensorOptions().dtype(at::kBFloat16)));
+    parameters.push_back(full_parameter(name, {5, 3}, {}, at::TensorOptions().dtype(at::kBFloat16)));
     parameters.back().tensor.set_requires_grad(true);
   }
   Fsdp fsdp({UnitSpec{"unit", {&parameters[0], &parameters[1]}}}, {.shard_dtype = at::kFloat});
