@@ -93,7 +93,7 @@ bool SequenceLayout::divided() const {
 }
 
 SequenceLayout SequenceLayout::undistributed() const {
-  SequenceLayout all = full(sequence_length_);
+  SequenceLayout all = unsharded(sequence_length_);
   all.documents_ = documents_;
   return all;
 }
