@@ -11,7 +11,7 @@
 #include "mesh/staged.h"
 #include "runtime/training/model/operators/rope.h"
 #include "tests/context_parallel/reference.h"
-#include "tests/gpu/kernel_calls.h"
+#include "tests/gpu/kernel_counter.h"
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"
 
@@ -71,7 +71,7 @@ void expect_definition(const PackedCase& c) {
   const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, {kRanksScale}).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
-  const KernelCalls calls;
+  const KernelCounter calls;
   const at::Tensor local = layout.take(fused, 1).to(gpu()).detach().set_requires_grad(true);
   const Heads parts = split_heads(local, c.num_heads, c.num_kv_heads);
   const at::Tensor found =
@@ -126,7 +126,7 @@ TEST(PackedAttention, LayersShareTheirCalls) {
       out.backward(at::ones_like(out));
     };
     const auto uploads = [&] {
-      const KernelCalls calls;
+      const KernelCounter calls;
       layer();
       return calls.count("pin_memory");
     };
@@ -140,7 +140,7 @@ TEST(PackedAttention, DocumentsTravelThroughPinnedMemory) {
   const at::Tensor ones = at::ones({kLength, 1, kHeadDim / 2}, gpu());
   const Rotary angles{ones, ones};
   const SequenceLayout layout = SequenceLayout::unsharded(kLength).with_documents(kOne);
-  const KernelCalls calls;
+  const KernelCounter calls;
   hop_calls(layout, 1, /*source=*/0, {.packing = gpu()});
   EXPECT_EQ(calls.count("pin_memory"), 1);
   angles.select(at::arange(kLength).unsqueeze(0));

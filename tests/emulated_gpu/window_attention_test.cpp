@@ -7,7 +7,7 @@
 #include "context_parallel/choice.h"
 #include "mesh/staged.h"
 #include "tests/context_parallel/reference.h"
-#include "tests/gpu/kernel_calls.h"
+#include "tests/gpu/kernel_counter.h"
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"
 
@@ -40,7 +40,7 @@ int64_t flash_calls(const WindowCase& c) {
   const at::Tensor local = layout.take(fused, 1).to(gpu()).detach().set_requires_grad(true);
   const Heads parts = split_heads(local, kWindowHeads, kWindowKvHeads);
   if (!c.documents.empty()) layout = layout.with_documents(c.documents);
-  const KernelCalls calls;
+  const KernelCounter calls;
   const at::Tensor found = attention(parts.q, parts.k, parts.v, layout, group, c.algorithm, c.rule).transpose(1, 2);
   const int64_t flash = calls.count("_flash_attention_forward");
   found.backward(layout.take(grad, 1).to(gpu()));

@@ -8,7 +8,7 @@
 #include "context_parallel/block_attention.h"
 #include "context_parallel/local.h"
 #include "mesh/device/cuda/plugin.h"
-#include "tests/gpu/kernel_calls.h"
+#include "tests/gpu/kernel_counter.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {
@@ -155,7 +155,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
           results.push_back(gradients.queries());
           return results;
         };
-        const KernelCalls calls;
+        const KernelCounter calls;
         const std::vector<at::Tensor> seen = run(gpu(), dtype);
         EXPECT_LE(calls.count(kFlashForward), 2 * kRanks);
         EXPECT_EQ(calls.all(), calls.count(kFlashForward) + calls.count(kFlashBackward)) << "of another kernel";
@@ -185,7 +185,7 @@ void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarTyp
 TEST(PackedAttentionOnGpu, CuDnnNeverSeesADividedSample) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const int64_t head_dim : {64, 264}) {
-      const KernelCalls calls;
+      const KernelCounter calls;
       for (const int64_t first : {513, 600, 700}) run_local({first}, 1300, dtype, head_dim);
       const bool packed = dtype != at::kFloat && head_dim <= 256;
       EXPECT_EQ(calls.cudnn(), 0) << dtype;
@@ -193,7 +193,7 @@ TEST(PackedAttentionOnGpu, CuDnnNeverSeesADividedSample) {
       EXPECT_EQ(calls.count(kFlashBackward), packed ? 3 : 0) << dtype << " " << head_dim;
     }
   }
-  const KernelCalls calls;
+  const KernelCounter calls;
   run_local({}, 1300, at::kBFloat16);
   EXPECT_GE(calls.cudnn(), 2) << "nothing is divided";
   EXPECT_EQ(calls.count(kFlashForward), 0);
@@ -203,7 +203,7 @@ TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
   std::vector<int64_t> tokens;
   for (int64_t i = 1; i < 300; ++i) tokens.push_back(i);
   for (const std::vector<int64_t>& starts : {std::vector<int64_t>{1}, {1, 3, 70, 200}, tokens}) {
-    const KernelCalls calls;
+    const KernelCounter calls;
     run_local(starts, 300, at::kBFloat16);
     EXPECT_EQ(calls.count(kFlashForward), 1);
     EXPECT_EQ(calls.count(kFlashBackward), 1);
@@ -229,7 +229,7 @@ TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
           const AttentionGradients gradients = local.backward(of[3], forward.saved);
           return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
         };
-        const KernelCalls calls;
+        const KernelCounter calls;
         const std::vector<at::Tensor> seen = run(gpu(), dtype);
         EXPECT_EQ(calls.count(kFlashForward), dtype == at::kFloat ? 0 : 1);
         EXPECT_EQ(calls.cudnn(), 0);

@@ -1,4 +1,4 @@
-#include "tests/gpu/kernel_calls.h"
+#include "tests/gpu/kernel_counter.h"
 
 #include <ATen/record_function.h>
 
@@ -24,27 +24,27 @@ std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
 
 }  // namespace
 
-KernelCalls::KernelCalls() {
+KernelCounter::KernelCounter() {
   const std::lock_guard lock(mutex);
   counted.clear();
   handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
 }
 
-KernelCalls::~KernelCalls() {
+KernelCounter::~KernelCounter() {
   at::removeCallback(handle_);
 }
 
-int64_t KernelCalls::count(const std::string& name) const {
+int64_t KernelCounter::count(const std::string& name) const {
   const std::lock_guard lock(mutex);
   const auto found = counted.find(name);
   return found == counted.end() ? 0 : found->second;
 }
 
-int64_t KernelCalls::cudnn() const {
+int64_t KernelCounter::cudnn() const {
   return count("_scaled_dot_product_cudnn_attention") + count("_scaled_dot_product_cudnn_attention_backward");
 }
 
-int64_t KernelCalls::all() const {
+int64_t KernelCounter::all() const {
   const std::lock_guard lock(mutex);
   int64_t sum = 0;
   for (const auto& [name, calls] : counted) sum += name == "pin_memory" ? 0 : calls;

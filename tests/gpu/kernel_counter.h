@@ -7,12 +7,12 @@ namespace meshtrain::testing {
 
 /// A counter for calls of LibTorch's attention operators, and of pin_memory, in this process, on all threads, while
 /// this object lives. One at a time.
-class KernelCalls {
+class KernelCounter {
  public:
-  KernelCalls();
-  ~KernelCalls();
-  KernelCalls(const KernelCalls&) = delete;
-  KernelCalls& operator=(const KernelCalls&) = delete;
+  KernelCounter();
+  ~KernelCounter();
+  KernelCounter(const KernelCounter&) = delete;
+  KernelCounter& operator=(const KernelCounter&) = delete;
 
   /// Returns the number of calls of an operator, for example "_flash_attention_forward".
   int64_t count(const std::string& name) const;
