@@ -69,7 +69,7 @@ void rotate_on_gpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
 void rotate_into(at::Tensor out, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
   static const Operator<decltype(rotate_heads)> rotate_operator("meshtrain::rotate");
   const int64_t rotated = 2 * cos.size(-1), rest = x.size(-1) - rotated;
-  if (rest == 0) return rotate(x, cos, sin, back, out);
+  if (rest == 0) return rotate_operator(x, cos, sin, back, out);
   at::Tensor part = out.narrow(-1, 0, rotated);
   rotate_operator(x.narrow(-1, 0, rotated), cos, sin, back, part);
   if (!out.is_alias_of(x)) out.narrow(-1, rotated, rest).copy_(x.narrow(-1, rotated, rest));
