@@ -18,8 +18,8 @@
 #include "mesh/device/error_message.h"
 #include "mesh/device/memory.h"
 #include "runtime/program/launch/connect.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
@@ -27,14 +27,14 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
-struct Measured {
+struct Measurement {
   int64_t held;         ///< between steps: parameters, gradients, optimizer
   int64_t activations;  ///< what a step takes on top, at its peak
   double seconds;       ///< of a step, the best of three
 };
 
 /// Of the rank that takes most.
-Measured measure(const Recipe& recipe, const DeviceMesh& mesh) {
+Measurement measure(const Recipe& recipe, const DeviceMesh& mesh) {
   HostMemory& memory = HostMemory::counted();
   const int64_t empty = memory.live();
   TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
@@ -63,7 +63,7 @@ int64_t row(Recipe recipe, const Group& world, const std::string& algorithm, int
   recipe.train.global_batch = dp * recipe.train.micro_batch;
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, world.size());
   resolve(recipe, layout);
-  const Measured measured = measure(recipe, DeviceMesh(layout, world));
+  const Measurement measured = measure(recipe, DeviceMesh(layout, world));
   if (world.rank() == 0) {
     const auto activations = static_cast<double>(measured.activations);
     std::printf("| %s | %d | %.1f | %.1f | %.3f |\n", cp == 1 ? "" : algorithm.c_str(), static_cast<int>(cp),
@@ -80,11 +80,11 @@ void by_checkpointing(Recipe recipe, const Group& world) {
   resolve(recipe, layout);
   std::printf("%s, sequence %d\n\n", recipe.name.c_str(), static_cast<int>(recipe.train.sequence_length));
   std::printf("| checkpointing | peak activations, MiB | of none | step, s | of none |\n|---|---|---|---|---|\n");
-  Measured none{};
+  Measurement none{};
   const std::vector<CheckpointingRecipe> all = {{"none"}, {"selective"}, {"full", 2}, {"full"}};
   for (const CheckpointingRecipe& checkpointing : all) {
     recipe.train.activation_checkpointing = checkpointing;
-    const Measured measured = measure(recipe, DeviceMesh(layout, world));
+    const Measurement measured = measure(recipe, DeviceMesh(layout, world));
     if (checkpointing.mode == "none") none = measured;
     const auto activations = static_cast<double>(measured.activations);
     std::printf("| %s%s | %.1f | %.2f | %.3f | %.2f |\n", checkpointing.mode.c_str(),

@@ -42,7 +42,7 @@ void measure(at::ScalarType dtype, int64_t queries, int64_t keys, bool causal, i
                    grad = made(kHeads, queries);
   const double scale = 1 / std::sqrt(static_cast<double>(features));
   const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, std::nullopt, scale);
-  const Attended attended{out, lse};
+  const AttentionResult attended{out, lse};
   const double theirs =
       seconds_of([&] { at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, std::nullopt, scale); });
   const double ours = seconds_of([&] { host_attention(q, k, v, causal, scale); });

@@ -1,6 +1,7 @@
 // Measures the cost of recording every collective and of the watch, whose thread shows each rank to the others: steps
 // of one model with both and with neither, in turns of a few steps; the processor time of a call that is recorded, of a
-// place that is shown to the others (a unit's forward or backward), and of the watch beside a rank that sleeps.
+// part of the work that is shown to the others (a unit's forward or backward), and of the watch beside a rank that
+// sleeps.
 //   tools/ranks N build/release/benchmarks/flight_recorder_benchmark [STEPS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -17,7 +18,7 @@
 
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/flight_recorder.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/watch/stall_limits.h"
 #include "runtime/program/watch/watch.h"
 #include "runtime/training/transformer/transformer_trainer.h"
@@ -74,9 +75,9 @@ int main(int argc, char** argv) {
     std::shared_ptr<Backend> backend = mpi_backend();
     std::vector<int64_t> ranks(static_cast<size_t>(backend->size()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    const std::string place = "rank " + std::to_string(backend->rank());
+    const std::string coordinate = "rank " + std::to_string(backend->rank());
     if (recorded) backend = record_flights(backend, FlightRecorder::own(), "world", {ranks.begin(), ranks.end()});
-    return Group(backend, "world", ranks, place);
+    return Group(backend, "world", ranks, coordinate);
   };
   const Group plain = world_of(false), recorded = world_of(true);
   const int64_t n = plain.size();
@@ -126,7 +127,7 @@ int main(int argc, char** argv) {
     processor_quotients.push_back(processor[1] / processor[0]);
   }
 
-  double watch_share = 0, of_call = 0, of_place = 0;
+  double watch_share = 0, of_call = 0, of_work = 0;
   if (n > 1) {
     const Watch watch(plain);
     const StallGuard guard([] { return StallLimits{}; });
@@ -150,7 +151,7 @@ int main(int argc, char** argv) {
       recorder.end(number);
       recorder.end_wait(number);
     });
-    of_place = microseconds_of([&] { recorder.set_place("forward of block 3"); });
+    of_work = microseconds_of([&] { recorder.set_work("forward of block 3"); });
     plain.barrier();
   }
   if (plain.rank() == 0) {
@@ -158,7 +159,7 @@ int main(int argc, char** argv) {
     std::printf("| %d | %.1f | %.3f (%.3f to %.3f) | %.3f | %.1f | %.1f | %d | %.2f | %.2f | %.2f %% |\n",
                 static_cast<int>(n), median(times[0]), median(quotients), quotients[quotients.size() / 4],
                 quotients[quotients.size() * 3 / 4], median(processor_quotients), median(calls[0]), median(calls[1]),
-                static_cast<int>(flights), of_call, of_place, 100 * watch_share);
+                static_cast<int>(flights), of_call, of_work, 100 * watch_share);
   }
   return 0;
 }

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {

@@ -26,7 +26,7 @@ namespace {
 constexpr int kRepetitions = 3;
 constexpr double kMiB = 1 << 20;
 
-struct Measured {
+struct Measurement {
   double seconds;
   double mib;  ///< beyond what was there before
 };
@@ -38,9 +38,9 @@ double seconds_of(const std::function<void()>& action) {
 }
 
 /// Each in turn; the medians.
-std::vector<Measured> measure(const std::vector<std::function<void()>>& actions) {
+std::vector<Measurement> measure(const std::vector<std::function<void()>>& actions) {
   HostMemory& memory = HostMemory::counted();
-  std::vector<Measured> all;
+  std::vector<Measurement> all;
   for (const auto& action : actions) {  // warms up, too
     const int64_t before = memory.live();
     memory.restart_peak();
@@ -60,7 +60,7 @@ std::vector<Measured> measure(const std::vector<std::function<void()>>& actions)
 
 void row(int64_t tokens, int64_t hidden, int64_t vocab) {
   const at::Tensor x = at::randn({tokens, hidden}).requires_grad_();
-  Parameter head = whole_parameter("head", {vocab, hidden}, {}, {});
+  Parameter head = full_parameter("head", {vocab, hidden}, {}, {});
   bind(head, at::randn({vocab * hidden}).mul_(0.02), 0);
   head.tensor.mutable_grad() = at::zeros({vocab, hidden});
   x.mutable_grad() = at::zeros_like(x);
@@ -69,7 +69,7 @@ void row(int64_t tokens, int64_t hidden, int64_t vocab) {
   const auto theirs = [&] {
     at::cross_entropy_loss(at::linear(x, head.tensor), labels, {}, at::Reduction::Sum).backward();
   };
-  const std::vector<Measured> measured = measure({ours, theirs});
+  const std::vector<Measurement> measured = measure({ours, theirs});
   std::printf("| %d x %d by %d | %.0f | %.3f | %.0f | %.3f | %.0f |\n", static_cast<int>(tokens),
               static_cast<int>(hidden), static_cast<int>(vocab), static_cast<double>(4 * tokens * vocab) / kMiB,
               measured[0].seconds, measured[0].mib, measured[1].seconds, measured[1].mib);
@@ -80,7 +80,7 @@ void row(int64_t tokens, int64_t hidden, int64_t vocab) {
 OperatorBytes bytes_of(int64_t tokens, int64_t hidden, int64_t vocab, int64_t chunk_tokens) {
   const at::TensorOptions meta = at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16);
   const at::Tensor x = at::empty({tokens, hidden}, meta).requires_grad_();
-  Parameter head = whole_parameter("head", {vocab, hidden}, {}, meta);
+  Parameter head = full_parameter("head", {vocab, hidden}, {}, meta);
   bind(head, at::empty({vocab * hidden}, meta), 0);
   head.tensor.mutable_grad() = at::empty({vocab, hidden}, meta);
   const at::Tensor labels = at::empty({tokens}, meta.dtype(at::kLong));

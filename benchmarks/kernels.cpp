@@ -189,10 +189,10 @@ void model(const Table& table, at::ScalarType dtype) {
   }
   {
     const int64_t batch = std::max<int64_t>(1, sizes.sequences / 4), length = 2 * sizes.sequence, heads = sizes.heads;
-    const Attended merged{made({batch, length, heads, 64}, at::kFloat).transpose(1, 2),
-                          made({batch, length, heads}, at::kFloat).transpose(1, 2)};
-    const Attended part{made({batch, length, heads, 64}, dtype).transpose(1, 2),
-                        made({batch, heads, length}, at::kFloat)};
+    const AttentionResult merged{made({batch, length, heads, 64}, at::kFloat).transpose(1, 2),
+                                 made({batch, length, heads}, at::kFloat).transpose(1, 2)};
+    const AttentionResult part{made({batch, length, heads, 64}, dtype).transpose(1, 2),
+                               made({batch, heads, length}, at::kFloat)};
     table.add("merge of attention", dtype,
               bytes_of({merged.out, merged.out, merged.lse, merged.lse, part.out, part.lse}),
               [&] { merge(merged, part); });
@@ -232,7 +232,7 @@ void attention() {
         const at::Tensor q = of(heads), k = of(kv_heads), v = of(kv_heads), grad = of(heads);
         const double scale = 1 / std::sqrt(static_cast<double>(dim));
         const double operations = 2.0 * static_cast<double>(batch * query_heads * queries * queries * dim);
-        const Attended attended = attend(q, k, v, Pairs::Causal, {scale});
+        const AttentionResult attended = attend(q, k, v, Pairs::Causal, {scale});
         const double forward = seconds([&] { attend(q, k, v, Pairs::Causal, {scale}); });
         const double backward = seconds([&] { attend_backward(grad, q, k, v, attended, Pairs::Causal, {scale}); });
         std::printf("| %s %ld x %ld, heads %ld / %ld of %ld | %s | %.0f | %.0f |\n",
@@ -284,7 +284,7 @@ void packed_attention() {
       const at::Tensor q = of(heads), k = of(kv_heads), v = of(kv_heads), grad = of(heads);
       const double scale = 1 / std::sqrt(static_cast<double>(dim));
       const double operations = 4 * pairs * static_cast<double>(heads * dim);
-      const Attended attended = attend_packed(q, k, v, lengths, true, {scale});
+      const AttentionResult attended = attend_packed(q, k, v, lengths, true, {scale});
       const double forward = seconds([&] { attend_packed(q, k, v, lengths, true, {scale}); });
       const double backward = seconds([&] { attend_packed_backward(grad, q, k, v, attended, lengths, true, {scale}); });
       std::printf("| %zu documents, %s, heads %ld / %ld of %ld | BFloat16 | %.0f | %.0f |\n", documents.lengths.size(),

@@ -101,8 +101,8 @@ class Benchmark {
   static Group group_of(std::shared_ptr<Backend> backend) {
     std::vector<int64_t> ranks;
     for (int rank = 0; rank < backend->size(); ++rank) ranks.push_back(rank);
-    const std::string place = "rank " + std::to_string(backend->rank());
-    return Group(std::move(backend), "cp", std::move(ranks), place);
+    const std::string coordinate = "rank " + std::to_string(backend->rank());
+    return Group(std::move(backend), "cp", std::move(ranks), coordinate);
   }
 
   /// Attention of one algorithm over one link: the shortest of its times.

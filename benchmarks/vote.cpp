@@ -42,14 +42,14 @@ int main() {
 
   at::Tensor vote = at::ones({5}, at::kDouble), number = at::ones({1}, at::kLong);
   at::Tensor large = at::ones({1 << 20}, at::kFloat);
-  at::Tensor shard = at::ones({(1 << 20) / n}, at::kFloat), whole = at::ones({shard.numel() * n}, at::kFloat);
+  at::Tensor shard = at::ones({(1 << 20) / n}, at::kFloat), full = at::ones({shard.numel() * n}, at::kFloat);
   const double voted = median_ms(world, [&] { world.all_reduce(vote).wait(); });
   const double gathered = median_ms(world, [&] {
     at::Tensor numbers = at::empty({n}, at::kLong);
     world.all_gather(numbers, number).wait();
   });
   const double reduced = median_ms(world, [&] { world.all_reduce(large).wait(); });
-  const double scattered = median_ms(world, [&] { world.reduce_scatter(shard, whole).wait(); });
+  const double scattered = median_ms(world, [&] { world.reduce_scatter(shard, full).wait(); });
   if (world.rank() == 0) {
     std::printf("| %d | %.2f | %.2f | %.2f | %.1f | %.1f |\n", static_cast<int>(n), connect, voted, gathered, reduced,
                 scattered);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "context_parallel/attention_call.h"
-#include "context_parallel/attention_plan.h"
+#include "context_parallel/kernel_calls.h"
 #include "context_parallel/sequence_layout.h"
 #include "mesh/group.h"
 
@@ -13,8 +13,8 @@ namespace meshtrain {
 class AllGatherAttention final : public AttentionCall {
  public:
   AllGatherAttention(const SequenceLayout& layout, const Group& group, int64_t batch, const AttentionRule& rule,
-                     const PassOptions& options)
-      : layout_(layout), group_(group), rule_(rule), plan_(whole_passes(layout, batch, options)) {}
+                     const KernelCallOptions& options)
+      : layout_(layout), group_(group), rule_(rule), calls_(all_keys_calls(layout, batch, options)) {}
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
@@ -23,7 +23,7 @@ class AllGatherAttention final : public AttentionCall {
   SequenceLayout layout_;
   Group group_;
   AttentionRule rule_;
-  std::shared_ptr<const AttentionPlan> plan_;
+  std::shared_ptr<const KernelCalls> calls_;
 };
 
 }  // namespace meshtrain

@@ -47,7 +47,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
             << q.sizes() << " " << q.scalar_type() << ", k " << k.sizes() << " " << k.scalar_type() << ", v "
             << v.sizes() << " " << v.scalar_type() << ", layout of " << layout.local_length() << " positions on rank "
             << layout.rank() << " of " << layout.ranks() << ", group rank " << group.rank() << " of " << group.size();
-    throw OfRank<std::invalid_argument>(message.str());
+    throw RankError<std::invalid_argument>(message.str());
   };
   if (layout.ranks() != group.size() || layout.rank() != group.rank()) refuse("the layout is another group's");
   if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4) refuse("q, k and v need four dims, [B, heads, s, D]");
@@ -65,7 +65,7 @@ c10::intrusive_ptr<AttentionCall> make_call(const at::Tensor& q, const at::Tenso
                                             const Group& group, ContextAlgorithm algorithm, AttentionRule rule) {
   const int64_t batch = q.size(0);
   if (rule.window >= layout.sequence_length()) rule.window = 0;
-  const PassOptions options = pass_options(q, layout, rule);
+  const KernelCallOptions options = kernel_call_options(q, layout, rule);
   if (group.size() == 1) return c10::make_intrusive<LocalAttention>(layout, batch, rule, options);
   const Group counted = group.with_purpose("cp.attention");
   if (rule.window > 0 && algorithm != ContextAlgorithm::Ulysses) {

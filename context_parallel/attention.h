@@ -23,7 +23,7 @@ enum class ContextAlgorithm {
 /// travel with their own K heads, their gradients in fp32 (fp64 for fp64).
 ///
 /// On one rank without documents it is one kernel call each in forward and backward. On CUDA, halves of sequences with
-/// documents need at most two calls for each rank whose keys are used (attention_plan.h), for up to 1,024 documents.
+/// documents need at most two calls for each rank whose keys are used (kernel_calls.h), for up to 1,024 documents.
 ///
 /// A window (in positions of a document) costs what it leaves: scores outside are never computed, and Ring and
 /// AllGather send each rank only the keys that its queries see (window_attention.h). Halves on CUDA

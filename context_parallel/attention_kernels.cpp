@@ -57,15 +57,16 @@ at::Tensor empty_by_position(const at::Tensor& like, at::ScalarType dtype) {
   return at::empty(sizes, like.options().dtype(dtype)).transpose(1, 2);
 }
 
-Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs, const AttentionRule& rule) {
+AttentionResult attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs,
+                       const AttentionRule& rule) {
   if (pairs == Pairs::AntiCausal) {
-    const Attended attended = attend(reversed(q), reversed(k), reversed(v), Pairs::Causal, rule);
+    const AttentionResult attended = attend(reversed(q), reversed(k), reversed(v), Pairs::Causal, rule);
     return {ordered(reversed(attended.out)), reversed(attended.lse)};
   }
   if (rule.softcap > 0) return attend_capped(q, k, v, pairs, rule);
   const bool causal = pairs == Pairs::Causal;
   if (is_gpu(q.device())) {
-    const Attended attended = attend_on_gpu(readable(q), readable(k), readable(v), causal, rule);
+    const AttentionResult attended = attend_on_gpu(readable(q), readable(k), readable(v), causal, rule);
     return {ordered(attended.out), attended.lse};
   }
   check_kernel(q, rule);
@@ -80,7 +81,7 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, P
 }
 
 AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                   const at::Tensor& v, const Attended& attended, Pairs pairs,
+                                   const at::Tensor& v, const AttentionResult& attended, Pairs pairs,
                                    const AttentionRule& rule) {
   if (pairs == Pairs::AntiCausal) {
     const AttentionGradients gradients =

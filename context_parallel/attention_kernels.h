@@ -19,7 +19,7 @@ namespace meshtrain {
 /// rounds once. Every query must see at least one key. Neither function records for autograd: callers are autograd
 /// functions.
 
-struct Attended {
+struct AttentionResult {
   at::Tensor out;  ///< [B, H, n, D], in memory [B, n, H, D]; of the dtype of q or, for halves, fp32
   at::Tensor lse;  ///< [B, H, n], log-sum-exp of the scaled scores: fp64 for fp64, fp32 otherwise
 };
@@ -34,12 +34,13 @@ inline at::Tensor empty_by_position(const at::Tensor& like) {
   return empty_by_position(like, like.scalar_type());
 }
 
-Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs, const AttentionRule& rule);
+AttentionResult attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs,
+                       const AttentionRule& rule);
 
 /// Computes gradients. `out` and `lse` are results over all keys of the queries; k and v may be a part of these keys.
 /// The results are then this part's share of dq, and its dk and dv.
 AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                   const at::Tensor& v, const Attended& attended, Pairs pairs,
+                                   const at::Tensor& v, const AttentionResult& attended, Pairs pairs,
                                    const AttentionRule& rule);
 
 }  // namespace meshtrain

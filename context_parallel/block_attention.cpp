@@ -28,9 +28,9 @@ at::Tensor keys_of(const at::Tensor& tensor, const ScoreBlock& block) {
   return positions_of(tensor, block, block.key, block.num_keys);
 }
 
-/// Returns the rule of a pass: its window is that of the pass's blocks.
-AttentionRule rule_of(const Pass& pass, AttentionRule rule) {
-  rule.window = pass.blocks.front().window;
+/// Returns the rule of a call: its window is that of the call's blocks.
+AttentionRule rule_of(const KernelCall& call, AttentionRule rule) {
+  rule.window = call.blocks.front().window;
   return rule;
 }
 
@@ -51,8 +51,8 @@ at::Tensor side_by_side(const at::Tensor& tensor, const std::vector<ScoreBlock>&
 }
 
 /// Returns packed [T, heads, D] or [heads, T] in the order of the blocks' positions.
-at::Tensor in_order(const at::Tensor& packed, const Pass& pass) {
-  return pass.blocks.front().pairs == Pairs::AntiCausal ? packed.flip(packed.dim() == 3 ? 0 : 1) : packed;
+at::Tensor in_order(const at::Tensor& packed, const KernelCall& call) {
+  return call.blocks.front().pairs == Pairs::AntiCausal ? packed.flip(packed.dim() == 3 ? 0 : 1) : packed;
 }
 
 /// Does the inverse: returns `count` positions of each row of a block, from `offset` on, as [rows, heads, count, ...].
@@ -64,21 +64,21 @@ at::Tensor block_of(const at::Tensor& packed, int64_t offset, int64_t rows, int6
 
 }  // namespace
 
-std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
-                             const AttentionRule& rule) {
-  const ScoreBlock& first = pass.blocks.front();
-  if (!pass.lengths) {
+std::vector<AttentionResult> attend(const KernelCall& call, const at::Tensor& q, const at::Tensor& keys,
+                                    const at::Tensor& values, const AttentionRule& rule) {
+  const ScoreBlock& first = call.blocks.front();
+  if (!call.lengths) {
     return {
-        attend(queries_of(q, first), keys_of(keys, first), keys_of(values, first), first.pairs, rule_of(pass, rule))};
+        attend(queries_of(q, first), keys_of(keys, first), keys_of(values, first), first.pairs, rule_of(call, rule))};
   }
   const bool causal = first.pairs != Pairs::All;
-  const Attended packed =
-      attend_packed(side_by_side(q, pass.blocks, queries_of), side_by_side(keys, pass.blocks, keys_of),
-                    side_by_side(values, pass.blocks, keys_of), *pass.lengths, causal, rule_of(pass, rule));
-  const Attended all{in_order(packed.out, pass), in_order(packed.lse, pass)};
-  std::vector<Attended> parts;
+  const AttentionResult packed =
+      attend_packed(side_by_side(q, call.blocks, queries_of), side_by_side(keys, call.blocks, keys_of),
+                    side_by_side(values, call.blocks, keys_of), *call.lengths, causal, rule_of(call, rule));
+  const AttentionResult all{in_order(packed.out, call), in_order(packed.lse, call)};
+  std::vector<AttentionResult> parts;
   int64_t offset = 0;
-  for (const ScoreBlock& block : pass.blocks) {
+  for (const ScoreBlock& block : call.blocks) {
     parts.push_back({block_of(all.out, offset, block.num_rows, block.num_queries),
                      block_of(all.lse, offset, block.num_rows, block.num_queries)});
     offset += block.num_rows * block.num_queries;
@@ -86,25 +86,25 @@ std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Te
   return parts;
 }
 
-std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tensor& grad_out, const at::Tensor& q,
+std::vector<AttentionGradients> attend_backward(const KernelCall& call, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
-                                                const Attended& attended, const AttentionRule& rule) {
-  const ScoreBlock& first = pass.blocks.front();
-  if (!pass.lengths) {
+                                                const AttentionResult& attended, const AttentionRule& rule) {
+  const ScoreBlock& first = call.blocks.front();
+  if (!call.lengths) {
     return {attend_backward(queries_of(grad_out, first), queries_of(q, first), keys_of(keys, first),
                             keys_of(values, first), {queries_of(attended.out, first), queries_of(attended.lse, first)},
-                            first.pairs, rule_of(pass, rule))};
+                            first.pairs, rule_of(call, rule))};
   }
-  const auto of_queries = [&](const at::Tensor& tensor) { return side_by_side(tensor, pass.blocks, queries_of); };
-  const auto of_keys = [&](const at::Tensor& tensor) { return side_by_side(tensor, pass.blocks, keys_of); };
+  const auto of_queries = [&](const at::Tensor& tensor) { return side_by_side(tensor, call.blocks, queries_of); };
+  const auto of_keys = [&](const at::Tensor& tensor) { return side_by_side(tensor, call.blocks, keys_of); };
   const bool causal = first.pairs != Pairs::All;
   const AttentionGradients packed = attend_packed_backward(
       of_queries(grad_out), of_queries(q), of_keys(keys), of_keys(values),
-      {of_queries(attended.out), of_queries(attended.lse)}, *pass.lengths, causal, rule_of(pass, rule));
-  const AttentionGradients all{in_order(packed.q, pass), in_order(packed.k, pass), in_order(packed.v, pass)};
+      {of_queries(attended.out), of_queries(attended.lse)}, *call.lengths, causal, rule_of(call, rule));
+  const AttentionGradients all{in_order(packed.q, call), in_order(packed.k, call), in_order(packed.v, call)};
   std::vector<AttentionGradients> parts;
   int64_t query = 0, key = 0;
-  for (const ScoreBlock& block : pass.blocks) {
+  for (const ScoreBlock& block : call.blocks) {
     parts.push_back({block_of(all.q, query, block.num_rows, block.num_queries),
                      block_of(all.k, key, block.num_rows, block.num_keys),
                      block_of(all.v, key, block.num_rows, block.num_keys)});
@@ -114,22 +114,22 @@ std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tens
   return parts;
 }
 
-void RunningAttention::add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values) {
-  if (!pass.blocks.front().causal() && !complete()) {
-    throw std::logic_error("attention: a block of queries from " + std::to_string(pass.blocks.front().query) +
+void RunningAttention::add(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values) {
+  if (!call.blocks.front().causal() && !complete()) {
+    throw std::logic_error("attention: a block of queries from " + std::to_string(call.blocks.front().query) +
                            " on comes before all queries have met their own keys");
   }
-  std::vector<Attended> parts = attend(pass, q_, keys, values, rule_);
+  std::vector<AttentionResult> parts = attend(call, q_, keys, values, rule_);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const ScoreBlock& block = pass.blocks[i];
+    const ScoreBlock& block = call.blocks[i];
     block.causal() ? start(block, std::move(parts[i])) : merge(block, parts[i]);
   }
 }
 
-void RunningAttention::start(const ScoreBlock& block, Attended part) {
-  const bool whole = block.num_rows == q_.size(0) && block.num_queries == q_.size(2);
+void RunningAttention::start(const ScoreBlock& block, AttentionResult part) {
+  const bool full = block.num_rows == q_.size(0) && block.num_queries == q_.size(2);
   num_started_ += block.num_rows * block.num_tiles * block.num_queries;
-  if (whole) {
+  if (full) {
     merged_ = std::move(part);
     return;
   }
@@ -142,13 +142,13 @@ void RunningAttention::start(const ScoreBlock& block, Attended part) {
   queries_of(merged_.lse, block).copy_(part.lse);
 }
 
-void RunningAttention::merge(const ScoreBlock& block, const Attended& part) {
+void RunningAttention::merge(const ScoreBlock& block, const AttentionResult& part) {
   const at::ScalarType dtype = part.lse.scalar_type();
   if (merged_.out.scalar_type() != dtype) merged_.out = merged_.out.to(dtype);
   meshtrain::merge({queries_of(merged_.out, block), queries_of(merged_.lse, block)}, part);
 }
 
-Attended RunningAttention::finish() {
+AttentionResult RunningAttention::finish() {
   if (!complete()) {
     throw std::logic_error("attention: " + std::to_string(q_.size(0) * q_.size(2) - num_started_) + " of " +
                            std::to_string(q_.size(0) * q_.size(2)) + " queries have had no key");
@@ -156,7 +156,7 @@ Attended RunningAttention::finish() {
   return {merged_.out.to(q_.scalar_type()), std::move(merged_.lse)};
 }
 
-RunningGradients::RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended,
+RunningGradients::RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const AttentionResult& attended,
                                    const AttentionRule& rule)
     : grad_out_(grad_out),
       q_(q),
@@ -164,19 +164,19 @@ RunningGradients::RunningGradients(const at::Tensor& grad_out, const at::Tensor&
       rule_(rule),
       dq_(empty_by_position(q, attended.lse.scalar_type()).zero_()) {}
 
-std::vector<AttentionGradients> RunningGradients::compute(const Pass& pass, const at::Tensor& keys,
+std::vector<AttentionGradients> RunningGradients::compute(const KernelCall& call, const at::Tensor& keys,
                                                           const at::Tensor& values) {
-  std::vector<AttentionGradients> parts = attend_backward(pass, grad_out_, q_, keys, values, attended_, rule_);
-  for (size_t i = 0; i < parts.size(); ++i) queries_of(dq_, pass.blocks[i]).add_(parts[i].q);
+  std::vector<AttentionGradients> parts = attend_backward(call, grad_out_, q_, keys, values, attended_, rule_);
+  for (size_t i = 0; i < parts.size(); ++i) queries_of(dq_, call.blocks[i]).add_(parts[i].q);
   return parts;
 }
 
-void RunningGradients::add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values,
+void RunningGradients::add(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values,
                            const at::Tensor& key_gradients, const at::Tensor& value_gradients) {
-  const std::vector<AttentionGradients> parts = compute(pass, keys, values);
+  const std::vector<AttentionGradients> parts = compute(call, keys, values);
   for (size_t i = 0; i < parts.size(); ++i) {
-    keys_of(key_gradients, pass.blocks[i]).add_(parts[i].k);
-    keys_of(value_gradients, pass.blocks[i]).add_(parts[i].v);
+    keys_of(key_gradients, call.blocks[i]).add_(parts[i].k);
+    keys_of(value_gradients, call.blocks[i]).add_(parts[i].v);
   }
 }
 

@@ -6,19 +6,19 @@
 #include <vector>
 
 #include "context_parallel/attention_kernels.h"
-#include "context_parallel/attention_plan.h"
 #include "context_parallel/blocks.h"
+#include "context_parallel/kernel_calls.h"
 
 namespace meshtrain {
 
-/// Computes the pass in one kernel call; `rule.window` does not count, blocks have been cut to it. Returns a result for
+/// Makes the kernel call; `rule.window` does not count, blocks have been cut to it. Returns a result for
 /// each of its blocks, in their order, with the shapes of attend(). The tensors hold all queries [B, H, s, D] and keys
 /// [B, K, n, D] that the positions of the blocks refer to.
-std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
-                             const AttentionRule& rule);
-std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tensor& grad_out, const at::Tensor& q,
+std::vector<AttentionResult> attend(const KernelCall& call, const at::Tensor& q, const at::Tensor& keys,
+                                    const at::Tensor& values, const AttentionRule& rule);
+std::vector<AttentionGradients> attend_backward(const KernelCall& call, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
-                                                const Attended& attended, const AttentionRule& rule);
+                                                const AttentionResult& attended, const AttentionRule& rule);
 
 /// Attention of the local queries, which receives their keys block by block. Outputs are merged by their log-sum-exp,
 /// in its dtype (fp32 for halves; merge.h).
@@ -30,22 +30,22 @@ class RunningAttention {
   /// q [B, H, s, D]: all local queries.
   RunningAttention(const at::Tensor& q, const AttentionRule& rule) : q_(q), rule_(rule) {}
 
-  /// Attends the pass's queries to its keys. keys, values [B, K, n, D]: the positions that its blocks refer to. Throws
+  /// Attends the call's queries to its keys. keys, values [B, K, n, D]: the positions that its blocks refer to. Throws
   /// std::logic_error for a rectangle before the diagonals of all queries.
-  void add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values);
+  void add(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values);
 
   /// Returns the results of all queries: out [B, H, s, D] in the dtype of q, in memory [B, s, H, D]; lse [B, H, s].
   /// Throws std::logic_error when a query has had no key. Call once.
-  Attended finish();
+  AttentionResult finish();
 
  private:
   bool complete() const { return num_started_ == q_.size(0) * q_.size(2); }
-  void start(const ScoreBlock& block, Attended part);
-  void merge(const ScoreBlock& block, const Attended& part);
+  void start(const ScoreBlock& block, AttentionResult part);
+  void merge(const ScoreBlock& block, const AttentionResult& part);
 
   at::Tensor q_;
   AttentionRule rule_;
-  Attended merged_;
+  AttentionResult merged_;
   int64_t num_started_ = 0;  // rows x queries whose diagonal is done
 };
 
@@ -53,16 +53,16 @@ class RunningAttention {
 class RunningGradients {
  public:
   /// Takes all local queries, and `attended`, the results over all of their keys.
-  RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended,
+  RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const AttentionResult& attended,
                    const AttentionRule& rule);
 
-  /// Adds the pass's share to the gradient of q, and the gradients of its keys and values to key_gradients and
+  /// Adds the call's share to the gradient of q, and the gradients of its keys and values to key_gradients and
   /// value_gradients [B, K, n, D], which have the shape of keys and values.
-  void add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& key_gradients,
+  void add(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& key_gradients,
            const at::Tensor& value_gradients);
-  /// Adds the pass's share to the gradient of q, and returns the gradients of each block's own keys [rows, K, m, D].
+  /// Adds the call's share to the gradient of q, and returns the gradients of each block's own keys [rows, K, m, D].
   /// Blocks of one tile.
-  std::vector<AttentionGradients> compute(const Pass& pass, const at::Tensor& keys, const at::Tensor& values);
+  std::vector<AttentionGradients> compute(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values);
 
   /// Returns the gradient of q in its dtype, in memory [B, s, H, D].
   at::Tensor queries() const { return dq_.to(q_.scalar_type()); }
@@ -70,7 +70,7 @@ class RunningGradients {
  private:
   at::Tensor grad_out_;
   at::Tensor q_;
-  Attended attended_;
+  AttentionResult attended_;
   AttentionRule rule_;
   at::Tensor dq_;
 };

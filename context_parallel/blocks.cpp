@@ -183,8 +183,8 @@ std::vector<ScoreBlock> tiled(const std::vector<ScoreBlock>& blocks) {
   return diagonals;
 }
 
-WholePlan plan_whole(const SequenceLayout& layout, int64_t batch) {
-  WholePlan plan;
+ScoreBlocks all_keys_blocks(const SequenceLayout& layout, int64_t batch) {
+  ScoreBlocks blocks;
   for (const Rows& rows : rows_of(layout, batch)) {
     for (const Run& run : runs_of(layout, layout.rank())) {
       for (ScoreBlock block : cut(run.chunk, {0, run.chunk.start + run.chunk.size}, *rows.starts, /*window=*/0)) {
@@ -192,14 +192,14 @@ WholePlan plan_whole(const SequenceLayout& layout, int64_t batch) {
         block.first_row = rows.first;
         block.num_rows = rows.count;
         if (block.causal()) block.key = block.query;
-        (block.causal() ? plan.diagonals : plan.rectangles).push_back(block);
+        (block.causal() ? blocks.diagonals : blocks.rectangles).push_back(block);
       }
     }
   }
-  return plan;
+  return blocks;
 }
 
-std::vector<ScoreBlock> plan_hop(const SequenceLayout& layout, int64_t batch, int source, int64_t window) {
+std::vector<ScoreBlock> hop_blocks(const SequenceLayout& layout, int64_t batch, int source, int64_t window) {
   const std::vector<Run> queries = runs_of(layout, layout.rank()), keys = runs_of(layout, source);
   std::vector<ScoreBlock> diagonals, rectangles;
   for (const Rows& rows : rows_of(layout, batch)) {

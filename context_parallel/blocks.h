@@ -43,21 +43,21 @@ std::vector<ScoreBlock> cut(const SequenceLayout::Chunk& queries, const Sequence
 /// rows). Returns other blocks as they are; causal blocks come first.
 std::vector<ScoreBlock> tiled(const std::vector<ScoreBlock>& blocks);
 
-// Plans: the work of the layout's rank for a batch of `batch` rows. Queries are counted in local order. Adjacent chunks
-// are joined, and so are rows with the same documents. Each function throws std::invalid_argument when the layout has
-// documents for another number of rows.
+// Blocks for kernel calls: the work of the layout's rank for a batch of `batch` rows. Queries are counted in local
+// order. Adjacent chunks are joined, and so are rows with the same documents. Each function throws
+// std::invalid_argument when the layout has documents for another number of rows.
 
 /// The work of a rank that has the keys of all positions.
-struct WholePlan {
+struct ScoreBlocks {
   std::vector<ScoreBlock> diagonals;   ///< keys in local order, the queries' own positions; each query is in one block
   std::vector<ScoreBlock> rectangles;  ///< earlier keys, by global position
 };
-WholePlan plan_whole(const SequenceLayout& layout, int64_t batch);
+ScoreBlocks all_keys_blocks(const SequenceLayout& layout, int64_t batch);
 
 /// Returns the work of a rank with the keys of rank `source`, counted in that rank's local order; with a window, keys
 /// of another rank are counted among keys_within(). For its own keys the diagonals come first: each query is in one of
 /// them.
-std::vector<ScoreBlock> plan_hop(const SequenceLayout& layout, int64_t batch, int source, int64_t window);
+std::vector<ScoreBlock> hop_blocks(const SequenceLayout& layout, int64_t batch, int source, int64_t window);
 
 /// Returns the positions of rank `source`, in its local order, that queries of rank `receiver` see inside a window of
 /// `window` > 0 positions: ascending and not adjacent. Documents are not considered.

@@ -86,10 +86,11 @@ class CappedBlock {
 
 }  // namespace
 
-Attended attend_capped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs,
-                       const AttentionRule& rule) {
+AttentionResult attend_capped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs,
+                              const AttentionRule& rule) {
   const CappedBlock block(q, k, v, pairs, rule);
-  Attended all{empty_by_position(q, block.dtype()), at::empty(q.sizes().slice(0, 3), q.options().dtype(block.dtype()))};
+  AttentionResult all{empty_by_position(q, block.dtype()),
+                      at::empty(q.sizes().slice(0, 3), q.options().dtype(block.dtype()))};
   for (const Tile& tile : block.tiles()) {
     const at::Tensor scores = block.capped(block.bent(tile), tile);
     const at::Tensor largest = scores.amax(3, /*keepdim=*/true);
@@ -103,7 +104,7 @@ Attended attend_capped(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 }
 
 AttentionGradients attend_capped_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v, const Attended& attended, Pairs pairs,
+                                          const at::Tensor& v, const AttentionResult& attended, Pairs pairs,
                                           const AttentionRule& rule) {
   const CappedBlock block(q, k, v, pairs, rule);
   AttentionGradients all{empty_by_position(q, block.dtype()), empty_by_position(k, block.dtype()).zero_(),

@@ -10,11 +10,11 @@ namespace meshtrain {
 
 inline constexpr int64_t kMostScores = int64_t{1} << 22;
 
-Attended attend_capped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs,
-                       const AttentionRule& rule);
+AttentionResult attend_capped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs,
+                              const AttentionRule& rule);
 
 AttentionGradients attend_capped_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v, const Attended& attended, Pairs pairs,
+                                          const at::Tensor& v, const AttentionResult& attended, Pairs pairs,
                                           const AttentionRule& rule);
 
 }  // namespace meshtrain

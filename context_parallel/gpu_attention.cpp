@@ -44,14 +44,16 @@ at::Tensor no_random_numbers(const at::Tensor& like) {
 // LibTorch has no Meta kernels for those of a GPU: attention_kernels.cpp has shapes, dtypes and memory order for the
 // CPU's, which are the same.
 
-Attended meta_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+AttentionResult meta_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                               double scale) {
   auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0.0, causal,
                                                                     /*attn_mask=*/std::nullopt, scale);
   return {std::move(out), std::move(lse)};
 }
 
 AttentionGradients meta_attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                           const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+                                           const at::Tensor& v, const AttentionResult& attended, bool causal,
+                                           double scale) {
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       grad_out, q, k, v, attended.out, attended.lse, /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, scale);
   return {std::move(dq), std::move(dk), std::move(dv)};
@@ -59,8 +61,8 @@ AttentionGradients meta_attention_backward(const at::Tensor& grad_out, const at:
 
 }  // namespace
 
-Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
-                       const AttentionRule& rule) {
+AttentionResult attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                              const AttentionRule& rule) {
   const double scale = rule.scale;
   if (q.is_meta()) {
     const MetaWindow window(rule.window);
@@ -107,7 +109,7 @@ Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 }
 
 AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v, const Attended& attended, bool causal,
+                                          const at::Tensor& v, const AttentionResult& attended, bool causal,
                                           const AttentionRule& rule) {
   const double scale = rule.scale;
   if (q.is_meta()) {

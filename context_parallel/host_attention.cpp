@@ -60,7 +60,7 @@ class Forward {
   void compute(int64_t begin, int64_t end, std::byte* memory) {
     Scratch scratch(memory);
     const ForwardMemory<T> mine(scratch, k_.size(2), k_.size(3));
-    const Multiplying<T> multiplying;
+    const ProductGuard<T> multiplying;
     const int64_t tiles = tiles_of_head(q_), heads = q_.size(1), group = heads / k_.size(1);
     int64_t prepared = -1;
     for (int64_t index = begin; index < end; ++index) {
@@ -91,7 +91,7 @@ class Forward {
     const int64_t features = q_.size(3), rows = std::min(q_.size(2) - query, kTileRows);
     const int64_t visible = causal_ ? query + rows : k_.size(2);
     const Matrix<const T> queries =
-        whole_rows({Heads<const T>(q_).of(batch, head).row(query), q_.stride(2)}, rows, features, mine.queries);
+        full_rows({Heads<const T>(q_).of(batch, head).row(query), q_.stride(2)}, rows, features, mine.queries);
     std::array<float, kTileRows> largest, sum;
     largest.fill(-std::numeric_limits<float>::infinity());
     sum.fill(0);
@@ -140,13 +140,13 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
   return {std::move(out), std::move(lse)};
 }
 
-/// Returns true when the loops and products can read the rows of a tensor [B, heads, n, D], D contiguous: whole
-/// registers of floats, whole registers of pairs of halves at even addresses.
+/// Returns true when the loops and products can read the rows of a tensor [B, heads, n, D], D contiguous: full
+/// registers of floats, full registers of pairs of halves at even addresses.
 bool can_be_read(const at::Tensor& tensor) {
   const int64_t together = tensor.scalar_type() == at::kFloat ? 1 : 2;
-  const auto is_whole = [&](int64_t stride) { return stride % together == 0; };
+  const auto is_full = [&](int64_t stride) { return stride % together == 0; };
   return tensor.size(3) % (together * kLanes) == 0 && tensor.stride(2) >= tensor.size(3) &&
-         std::ranges::all_of(tensor.strides().slice(0, 3), is_whole);
+         std::ranges::all_of(tensor.strides().slice(0, 3), is_full);
 }
 
 /// Returns true when LibTorch multiplies halves in pairs: not where oneDNN is kept from the processor's instructions.
@@ -155,7 +155,7 @@ bool multiplies_pairs() {
     std::array<c10::BFloat16, 2 * kLanes * kLanes> halves{};
     std::array<float, kLanes * kLanes> sums{};
     try {
-      const Multiplying<c10::BFloat16> multiplying;
+      const ProductGuard<c10::BFloat16> multiplying;
       multiply<c10::BFloat16>(kLanes, kLanes, kLanes, {halves.data(), kLanes}, {halves.data(), 2 * kLanes},
                               {sums.data(), kLanes}, false);
     } catch (const std::exception&) {  // of LibTorch or of oneDNN
@@ -178,7 +178,8 @@ bool host_attention_takes(const at::Tensor& q, const at::Tensor& k, const at::Te
          can_be_read(q) && can_be_read(k) && can_be_read(v);
 }
 
-Attended host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+AttentionResult host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                               double scale) {
   static const Operator<decltype(forward)> operation("meshtrain::host_attention");
   auto [out, lse] = operation(q, k, v, causal, scale);
   return {std::move(out), std::move(lse)};

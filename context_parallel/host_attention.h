@@ -21,12 +21,14 @@ bool host_attention_takes(const at::Tensor& q, const at::Tensor& k, const at::Te
 
 /// Computes what attend() does, for tensors that host_attention_takes(). out [B, H, n, D] and lse [B, H, n] lie in
 /// memory as [B, n, H, D] and [B, n, H].
-Attended host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale);
+AttentionResult host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                               double scale);
 
 /// Computes what attend_backward() does, for tensors that host_attention_takes(); `grad_out` and the output have the
 /// dtype of q and lie in memory as [B, n, H, D]. FlashAttention-2 (Dao 2023), algorithm 2, with keys as the rows of a
 /// tile.
 AttentionGradients host_attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                           const at::Tensor& v, const Attended& attended, bool causal, double scale);
+                                           const at::Tensor& v, const AttentionResult& attended, bool causal,
+                                           double scale);
 
 }  // namespace meshtrain

@@ -71,7 +71,7 @@ class Backward {
   void compute(int64_t begin, int64_t end, std::byte* memory) {
     Scratch scratch(memory);
     const BackwardMemory<T> mine(scratch, t_.q.size(2), t_.k.size(2), t_.k.size(3));
-    const Multiplying<T> multiplying;
+    const ProductGuard<T> multiplying;
     for (int64_t row = begin; row < end; ++row) compute_kv_head(mine, row / t_.k.size(1), row % t_.k.size(1));
   }
 
@@ -100,8 +100,8 @@ class Backward {
     const auto [q_right, out_right] = prepare(mine, batch, head);
     for (int64_t key = 0; key < keys; key += kTileRows) {
       const int64_t rows = std::min(keys - key, kTileRows), begin = causal_ ? key : 0;
-      const Matrix<const T> key_rows = whole_rows({k.row(key), k.stride}, rows, features, mine.keys);
-      const Matrix<const T> value_rows = whole_rows({v.row(key), v.stride}, rows, features, mine.values);
+      const Matrix<const T> key_rows = full_rows({k.row(key), k.stride}, rows, features, mine.keys);
+      const Matrix<const T> value_rows = full_rows({v.row(key), v.stride}, rows, features, mine.values);
       for (int64_t query = begin, columns = 0; query < queries; query += columns) {
         columns = std::min(queries - query, kTileColumns - query % kTileColumns);
         multiply<T>(padded(rows), padded(columns), features, key_rows, mine.queries_transposed.from(query), mine.scores,
@@ -186,7 +186,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_o
 }  // namespace
 
 AttentionGradients host_attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                           const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+                                           const at::Tensor& v, const AttentionResult& attended, bool causal,
+                                           double scale) {
   TORCH_CHECK(grad_out.scalar_type() == q.scalar_type() && attended.out.scalar_type() == q.scalar_type(),
               "host_attention_backward: q is ", q.scalar_type(), ", its output ", attended.out.scalar_type(),
               " with gradients of ", grad_out.scalar_type());

@@ -121,16 +121,16 @@ Matrix<const T> from_row(Matrix<T> right, int64_t row) {
   return {right.row(row / kRowsTogether<T>), right.stride};
 }
 
-/// Returns the number of terms of a product over `count` positions: halves come in whole registers, zeros behind.
+/// Returns the number of terms of a product over `count` positions: halves come in full registers, zeros after them.
 template <class T>
 int64_t terms(int64_t count) {
   return std::is_same_v<T, float> ? count : padded(count);
 }
 
 /// Returns `count` rows of `features` elements, and zeros up to padded(count), in `memory` where `rows` end within a
-/// register: rows of products come in whole ones, too.
+/// register: rows of products come in full ones, too.
 template <class T>
-Matrix<const T> whole_rows(Matrix<const T> rows, int64_t count, int64_t features, Matrix<T> memory) {
+Matrix<const T> full_rows(Matrix<const T> rows, int64_t count, int64_t features, Matrix<T> memory) {
   if (count % kLanes == 0) return rows;
   for (int64_t row = 0; row < count; ++row) std::copy_n(rows.row(row), features, memory.row(row));
   for (int64_t row = count; row < padded(count); ++row) std::fill_n(memory.row(row), features, T(0.0F));
@@ -138,26 +138,26 @@ Matrix<const T> whole_rows(Matrix<const T> rows, int64_t count, int64_t features
 }
 
 /// Computes c = a b, or adds it, for a [m, k], a right operand b [k, n] and c [m, n]. LibTorch compiles code for each
-/// shape and keeps it, so floats beyond whole registers of terms are multiplied apart: few shapes serve all lengths.
+/// shape and keeps it, so floats beyond full registers of terms are multiplied apart: few shapes serve all lengths.
 template <class T>
 void multiply(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T> b, Matrix<float> c, bool add) {
   const auto add_terms = [&](int64_t first, int64_t count, bool add_to) {
     at::native::cpublas::brgemm(m, n, count, a.stride, b.stride / kRowsTogether<T>, c.stride, add_to, a.data + first,
                                 from_row(b, first).data, c.data, /*is_vnni=*/kRowsTogether<T> == 2);
   };
-  const int64_t whole = k / kLanes * kLanes;
-  if (whole > 0) add_terms(0, whole, add);
-  if (whole < k) add_terms(whole, k - whole, add || whole > 0);
+  const int64_t full = k / kLanes * kLanes;
+  if (full > 0) add_terms(0, full, add);
+  if (full < k) add_terms(full, k - full, add || full > 0);
 }
 
 /// While it exists a thread computes products of T; afterwards the processor's tile registers are free for others.
 template <class T>
-class Multiplying {
+class ProductGuard {
  public:
-  Multiplying() = default;
-  ~Multiplying() { at::native::cpublas::brgemm_release(/*is_vnni=*/kRowsTogether<T> == 2); }
-  Multiplying(const Multiplying&) = delete;
-  Multiplying& operator=(const Multiplying&) = delete;
+  ProductGuard() = default;
+  ~ProductGuard() { at::native::cpublas::brgemm_release(/*is_vnni=*/kRowsTogether<T> == 2); }
+  ProductGuard(const ProductGuard&) = delete;
+  ProductGuard& operator=(const ProductGuard&) = delete;
 };
 
 }  // namespace meshtrain::host_tiles

@@ -11,43 +11,43 @@
 namespace meshtrain {
 
 LocalAttention::LocalAttention(const SequenceLayout& layout, int64_t batch, const AttentionRule& rule,
-                               const PassOptions& options)
+                               const KernelCallOptions& options)
     : rule_(rule) {
   if (layout.ranks() != 1) throw std::invalid_argument("local attention: the layout has several ranks");
-  plan_ = hop_passes(layout, batch, /*source=*/0, options);
+  calls_ = hop_calls(layout, batch, /*source=*/0, options);
 }
 
 AttentionCall::Forward LocalAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   RunningAttention running(q, rule_);
-  for (const Pass& pass : plan_->passes) running.add(pass, k, v);
-  const Attended attended = running.finish();
+  for (const KernelCall& call : calls_->calls) running.add(call, k, v);
+  const AttentionResult attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
 }
 
 AttentionGradients LocalAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-  const Attended attended{saved[3], saved[4]};
-  const auto computed = [&](const Pass& pass) {
-    return std::move(attend_backward(pass, grad_out, q, k, v, attended, rule_).front());
+  const AttentionResult attended{saved[3], saved[4]};
+  const auto computed = [&](const KernelCall& call) {
+    return std::move(attend_backward(call, grad_out, q, k, v, attended, rule_).front());
   };
-  if (plan_->passes.size() == 1 && plan_->passes.front().blocks.front().num_tiles == 1) {
-    const AttentionGradients all = computed(plan_->passes.front());
+  if (calls_->calls.size() == 1 && calls_->calls.front().blocks.front().num_tiles == 1) {
+    const AttentionGradients all = computed(calls_->calls.front());
     return {all.q.to(q.scalar_type()), all.k.to(k.scalar_type()), all.v.to(v.scalar_type())};
   }
 
-  const auto tiled = [](const Pass& pass) {
-    return !pass.blocks.front().causal() || pass.blocks.front().num_tiles > 1;
+  const auto tiled = [](const KernelCall& call) {
+    return !call.blocks.front().causal() || call.blocks.front().num_tiles > 1;
   };
-  if (std::ranges::any_of(plan_->passes, tiled)) {  // keys are in several passes
+  if (std::ranges::any_of(calls_->calls, tiled)) {  // keys are in several calls
     RunningGradients running(grad_out, q, attended, rule_);
     const KeyValues keys = KeyValues::zeros(k.size(2), k, attended.lse.scalar_type());
-    for (const Pass& pass : plan_->passes) running.add(pass, k, v, keys.keys(), keys.values());
+    for (const KernelCall& call : calls_->calls) running.add(call, k, v, keys.keys(), keys.values());
     return {running.queries(), keys.keys().to(k.scalar_type()), keys.values().to(v.scalar_type())};
   }
   AttentionGradients all{empty_by_position(q), empty_by_position(k), empty_by_position(v)};
-  for (const Pass& pass : plan_->passes) {
-    const ScoreBlock& block = pass.blocks.front();
-    const AttentionGradients gradients = computed(pass);
+  for (const KernelCall& call : calls_->calls) {
+    const ScoreBlock& block = call.blocks.front();
+    const AttentionGradients gradients = computed(call);
     const auto part = [&](const at::Tensor& tensor) {  // queries and keys are the same positions
       return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.query, block.num_queries);
     };

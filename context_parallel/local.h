@@ -1,7 +1,7 @@
 #pragma once
 
 #include "context_parallel/attention_call.h"
-#include "context_parallel/attention_plan.h"
+#include "context_parallel/kernel_calls.h"
 #include "context_parallel/sequence_layout.h"
 
 namespace meshtrain {
@@ -13,13 +13,14 @@ namespace meshtrain {
 /// std::invalid_argument when the layout has several ranks, or documents for another number of rows.
 class LocalAttention final : public AttentionCall {
  public:
-  LocalAttention(const SequenceLayout& layout, int64_t batch, const AttentionRule& rule, const PassOptions& options);
+  LocalAttention(const SequenceLayout& layout, int64_t batch, const AttentionRule& rule,
+                 const KernelCallOptions& options);
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
 
  private:
-  std::shared_ptr<const AttentionPlan> plan_;  // diagonals: each query is in one
+  std::shared_ptr<const KernelCalls> calls_;  // diagonals: each query is in one
   AttentionRule rule_;
 };
 

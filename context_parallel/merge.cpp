@@ -20,7 +20,7 @@ void merge_on_gpu(at::Tensor&, at::Tensor&, const at::Tensor& part_out, const at
 
 }  // namespace
 
-void merge(const Attended& merged, const Attended& part) {
+void merge(const AttentionResult& merged, const AttentionResult& part) {
   static const Operator<decltype(merge_in_place)> merge_("meshtrain::merge_attention_");
   at::Tensor out = merged.out, lse = merged.lse;
   merge_(out, lse, part.out, part.lse);

@@ -16,7 +16,7 @@ void merge_in_place(at::Tensor& out, at::Tensor& lse, const at::Tensor& part_out
   TORCH_CHECK(out.scalar_type() == at::kFloat && part_out.device() == out.device() && out.sizes() == part_out.sizes() &&
                   lse.sizes() == part_lse.sizes() && out.stride(3) == 1,
               "merge_attention_: fp32 ", out.sizes(), " and ", part_out.sizes());
-  const OnDevice device(out);
+  const TensorDeviceGuard device(out);
   const at::Tensor part = part_out.stride(3) == 1 ? part_out : part_out.contiguous();
   const MergeShape shape{out.size(0),        out.size(1),        out.size(2),         out.size(3),
                          query_strides(out), query_strides(lse), query_strides(part), query_strides(part_lse)};

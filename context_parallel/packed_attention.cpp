@@ -35,8 +35,8 @@ int64_t most_queries(const PackedLengths& lengths) {
 
 }  // namespace
 
-Attended attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const PackedLengths& lengths,
-                       bool causal, const AttentionRule& rule) {
+AttentionResult attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const PackedLengths& lengths, bool causal, const AttentionRule& rule) {
   note(q, k, causal, rule.window);
   const FlashWindow window(rule.window);
   auto result =
@@ -47,8 +47,8 @@ Attended attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 }
 
 AttentionGradients attend_packed_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v, const Attended& attended, const PackedLengths& lengths,
-                                          bool causal, const AttentionRule& rule) {
+                                          const at::Tensor& v, const AttentionResult& attended,
+                                          const PackedLengths& lengths, bool causal, const AttentionRule& rule) {
   const FlashWindow window(rule.window);
   const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // random numbers: there is no dropout
   auto [dq, dk, dv] = at::_flash_attention_backward(

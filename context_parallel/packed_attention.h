@@ -23,15 +23,15 @@ struct PackedLengths {
 /// q [T, H, D], k and v [U, K, D] with H a multiple of K; a tensor whose D is not contiguous is copied first. `causal`
 /// needs as many queries as keys in each sequence; `rule.window` counts for causal calls alone. Returns out [T, H, D],
 /// contiguous, in the dtype of q, and lse [H, T], fp32, of the scaled scores.
-Attended attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const PackedLengths& lengths,
-                       bool causal, const AttentionRule& rule);
+AttentionResult attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const PackedLengths& lengths, bool causal, const AttentionRule& rule);
 
 /// Computes gradients in the shapes and dtype of q, k and v, contiguous. `attended`: results over all keys of the
 /// queries, as in attend_backward(). LibTorch's kernel sums parts of dq with atomics, in no fixed order, unless
 /// deterministic algorithms are requested. It needs temporaries of fp32 [T + 128 n, H, D] for n sequences, D rounded up
 /// to 32 (to 64 above 128), and when heads share KV heads dk and dv of all H heads.
 AttentionGradients attend_packed_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v, const Attended& attended, const PackedLengths& lengths,
-                                          bool causal, const AttentionRule& rule);
+                                          const at::Tensor& v, const AttentionResult& attended,
+                                          const PackedLengths& lengths, bool causal, const AttentionRule& rule);
 
 }  // namespace meshtrain

@@ -40,11 +40,11 @@ class Carousel {
 }  // namespace
 
 RingAttention::RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, const AttentionRule& rule,
-                             const PassOptions& options)
+                             const KernelCallOptions& options)
     : group_(group), rule_(rule) {
   const int size = group.size();
   for (int hop = 0; hop < size; ++hop) {
-    hops_.push_back(hop_passes(layout, batch, (group.rank() + size - hop) % size, options));
+    hops_.push_back(hop_calls(layout, batch, (group.rank() + size - hop) % size, options));
   }
 }
 
@@ -54,23 +54,24 @@ AttentionCall::Forward RingAttention::forward(const at::Tensor& q, const at::Ten
   for (size_t hop = 0; hop < hops_.size(); ++hop) {
     const bool last = hop + 1 == hops_.size();
     if (!last) carousel.depart();
-    for (const Pass& pass : hops_[hop]->passes) running.add(pass, carousel.here().keys(), carousel.here().values());
+    for (const KernelCall& call : hops_[hop]->calls)
+      running.add(call, carousel.here().keys(), carousel.here().values());
     if (!last) carousel.arrive();
   }
-  const Attended attended = running.finish();
+  const AttentionResult attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
 }
 
 AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-  const Attended attended{saved[3], saved[4]};
+  const AttentionResult attended{saved[3], saved[4]};
   const at::ScalarType dtype = attended.lse.scalar_type();
   RunningGradients running(grad_out, q, attended, rule_);
   const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);
-  const std::vector<Pass>& own_passes = hops_[0]->passes;
-  const size_t first_half = half_of(own_passes);
+  const std::vector<KernelCall>& own_calls = hops_[0]->calls;
+  const size_t first_half = half_of(own_calls);
   const auto compute_own = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) running.add(own_passes[i], k, v, own.keys(), own.values());
+    for (size_t i = begin; i < end; ++i) running.add(own_calls[i], k, v, own.keys(), own.values());
   };
 
   Carousel keys(group_, KeyValues::pack(k, v));
@@ -84,8 +85,8 @@ AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std
     if (hop + 1 < hops_.size()) keys.depart();
     if (hop > 1) share.packed.zero_();
     const KeyValues& sum = hop > 1 ? share : gradients.here();
-    for (const Pass& pass : hops_[hop]->passes) {
-      running.add(pass, keys.here().keys(), keys.here().values(), sum.keys(), sum.values());
+    for (const KernelCall& call : hops_[hop]->calls) {
+      running.add(call, keys.here().keys(), keys.here().values(), sum.keys(), sum.values());
     }
     if (hop > 1) {
       gradients.arrive();
@@ -93,7 +94,7 @@ AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std
     }
     gradients.depart();
   }
-  compute_own(first_half, own_passes.size());
+  compute_own(first_half, own_calls.size());
   gradients.arrive();
   own.packed.add_(gradients.here().packed);
   return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type())};

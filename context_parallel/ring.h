@@ -1,7 +1,7 @@
 #pragma once
 
 #include "context_parallel/attention_call.h"
-#include "context_parallel/attention_plan.h"
+#include "context_parallel/kernel_calls.h"
 #include "context_parallel/sequence_layout.h"
 #include "mesh/group.h"
 
@@ -17,7 +17,7 @@ namespace meshtrain {
 class RingAttention final : public AttentionCall {
  public:
   RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, const AttentionRule& rule,
-                const PassOptions& options);
+                const KernelCallOptions& options);
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
@@ -25,7 +25,7 @@ class RingAttention final : public AttentionCall {
  private:
   Group group_;
   AttentionRule rule_;
-  std::vector<std::shared_ptr<const AttentionPlan>> hops_;  // plans for the keys that arrive after h hops
+  std::vector<std::shared_ptr<const KernelCalls>> hops_;  // calls for the keys that arrive after h hops
 };
 
 }  // namespace meshtrain

@@ -6,14 +6,14 @@
 #include <stdexcept>
 #include <string>
 
-#include "context_parallel/attention_plan.h"
+#include "context_parallel/kernel_calls.h"
 #include "mesh/base/error.h"
 
 namespace meshtrain {
 
 struct SequenceLayout::Documents {
   std::vector<std::vector<int64_t>> starts;
-  std::unique_ptr<AttentionPlans> plans;
+  std::unique_ptr<KernelCallCache> kernel_calls;
 };
 
 SequenceLayout::SequenceLayout(Kind kind, int64_t sequence_length, int ranks, int rank)
@@ -39,7 +39,7 @@ SequenceLayout::SequenceLayout(Kind kind, int64_t sequence_length, int ranks, in
   }
 }
 
-SequenceLayout SequenceLayout::whole(int64_t sequence_length) {
+SequenceLayout SequenceLayout::unsharded(int64_t sequence_length) {
   return SequenceLayout(Kind::Contiguous, sequence_length, 1, 0);
 }
 
@@ -79,7 +79,7 @@ SequenceLayout SequenceLayout::with_documents(std::vector<std::vector<int64_t>> 
   }
   SequenceLayout result = *this;
   result.documents_ =
-      std::make_shared<const Documents>(Documents{std::move(starts), std::make_unique<AttentionPlans>()});
+      std::make_shared<const Documents>(Documents{std::move(starts), std::make_unique<KernelCallCache>()});
   return result;
 }
 
@@ -93,13 +93,13 @@ bool SequenceLayout::divided() const {
 }
 
 SequenceLayout SequenceLayout::undistributed() const {
-  SequenceLayout all = whole(sequence_length_);
+  SequenceLayout all = unsharded(sequence_length_);
   all.documents_ = documents_;
   return all;
 }
 
-AttentionPlans* SequenceLayout::plans() const {
-  return documents_ ? documents_->plans.get() : nullptr;
+KernelCallCache* SequenceLayout::kernel_calls() const {
+  return documents_ ? documents_->kernel_calls.get() : nullptr;
 }
 
 }  // namespace meshtrain

@@ -8,7 +8,7 @@
 
 namespace meshtrain {
 
-class AttentionPlans;  // attention_plan.h
+class KernelCallCache;  // kernel_calls.h
 
 /// The positions of a sequence that each context-parallel rank holds, and the starts of its documents. A value type; no
 /// function communicates. S is the length of the complete sequence, s = S / ranks its local part.
@@ -30,7 +30,7 @@ class SequenceLayout {
   /// One rank holds all positions, for any kind and length.
   SequenceLayout(Kind kind, int64_t sequence_length, int ranks, int rank);
   /// Returns the layout of one rank.
-  static SequenceLayout whole(int64_t sequence_length);
+  static SequenceLayout unsharded(int64_t sequence_length);
 
   int64_t sequence_length() const { return sequence_length_; }
   int64_t local_length() const { return sequence_length_ / ranks_; }
@@ -56,8 +56,9 @@ class SequenceLayout {
   bool divided() const;
   /// Returns the layout of one rank that holds all S positions, with the same documents.
   SequenceLayout undistributed() const;
-  /// Returns the plans made so far for these documents, which copies of this layout share. Null without documents.
-  AttentionPlans* plans() const;
+  /// Returns the kernel calls made so far for these documents, which copies of this layout share. Null without
+  /// documents.
+  KernelCallCache* kernel_calls() const;
 
  private:
   Kind kind_;

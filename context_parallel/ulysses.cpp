@@ -18,15 +18,15 @@ int64_t kv_head_repeats(int64_t num_kv_heads, int64_t ranks) {
 }
 
 UlyssesAttention::UlyssesAttention(const SequenceLayout& layout, const Group& group, int64_t batch, int64_t num_heads,
-                                   int64_t num_kv_heads, const AttentionRule& rule, const PassOptions& options)
+                                   int64_t num_kv_heads, const AttentionRule& rule, const KernelCallOptions& options)
     : layout_(layout),
       group_(group),
       repeats_(kv_head_repeats(num_kv_heads, group.size())),
       local_(layout.undistributed(), batch, rule, options) {
   if (num_heads % group.size() != 0) {
-    throw OfRank<std::invalid_argument>(group.coordinate_text() + ": Ulysses attention over group " + group.name() +
-                                        " of " + std::to_string(group.size()) + " ranks: they cannot share out " +
-                                        counted(num_heads, "query head") + " evenly");
+    throw RankError<std::invalid_argument>(group.coordinate_text() + ": Ulysses attention over group " + group.name() +
+                                           " of " + std::to_string(group.size()) + " ranks: they cannot share out " +
+                                           counted(num_heads, "query head") + " evenly");
   }
 }
 

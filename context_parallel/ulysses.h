@@ -22,7 +22,7 @@ int64_t kv_head_repeats(int64_t num_kv_heads, int64_t ranks);
 class UlyssesAttention final : public AttentionCall {
  public:
   UlyssesAttention(const SequenceLayout& layout, const Group& group, int64_t batch, int64_t num_heads,
-                   int64_t num_kv_heads, const AttentionRule& rule, const PassOptions& options);
+                   int64_t num_kv_heads, const AttentionRule& rule, const KernelCallOptions& options);
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;

@@ -50,8 +50,8 @@ class WindowAttention::Keys {
 };
 
 WindowAttention::WindowAttention(const SequenceLayout& layout, const Group& group, int64_t batch,
-                                 const AttentionRule& rule, const PassOptions& options, bool at_once)
-    : group_(group), rule_(rule), own_(hop_passes(layout, batch, group.rank(), options)) {
+                                 const AttentionRule& rule, const KernelCallOptions& options, bool at_once)
+    : group_(group), rule_(rule), own_(hop_calls(layout, batch, group.rank(), options)) {
   const std::vector<int> hops = hops_within(layout, rule.window);
   if (at_once) {
     if (!hops.empty()) messages_.push_back(message_of(layout, batch, options, hops));
@@ -61,7 +61,8 @@ WindowAttention::WindowAttention(const SequenceLayout& layout, const Group& grou
 }
 
 WindowAttention::Message WindowAttention::message_of(const SequenceLayout& layout, int64_t batch,
-                                                     const PassOptions& options, const std::vector<int>& hops) const {
+                                                     const KernelCallOptions& options,
+                                                     const std::vector<int>& hops) const {
   const int rank = group_.rank(), size = group_.size();
   Message message{
       std::vector<int64_t>(static_cast<size_t>(size)), std::vector<int64_t>(static_cast<size_t>(size)), {}, {}};
@@ -86,7 +87,7 @@ WindowAttention::Message WindowAttention::message_of(const SequenceLayout& layou
     if (from[index]) {
       const int64_t count = size_of(keys_within(layout, rank, peer, rule_.window));
       message.received[index] = count;
-      if (count > 0) message.sources.push_back({first, count, hop_passes(layout, batch, peer, options)});
+      if (count > 0) message.sources.push_back({first, count, hop_calls(layout, batch, peer, options)});
       first += count;
     }
   }
@@ -97,38 +98,38 @@ AttentionCall::Forward WindowAttention::forward(const at::Tensor& q, const at::T
   const auto sent = [&](size_t i) { return std::make_unique<Keys>(group_, messages_[i], k, v); };
   std::unique_ptr<Keys> next = messages_.empty() ? nullptr : sent(0);
   RunningAttention running(q, rule_);
-  for (const Pass& pass : own_->passes) running.add(pass, k, v);
+  for (const KernelCall& call : own_->calls) running.add(call, k, v);
   for (size_t i = 0; i < messages_.size(); ++i) {
     const std::unique_ptr<Keys> here = std::move(next);
     const KeyValues& keys = here->wait();
     if (i + 1 < messages_.size()) next = sent(i + 1);
     for (const Source& source : messages_[i].sources) {
       const KeyValues part = part_of(keys, source.first, source.count);
-      for (const Pass& pass : source.plan->passes) running.add(pass, part.keys(), part.values());
+      for (const KernelCall& call : source.calls->calls) running.add(call, part.keys(), part.values());
     }
   }
-  const Attended attended = running.finish();
+  const AttentionResult attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
 }
 
 AttentionGradients WindowAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-  const Attended attended{saved[3], saved[4]};
+  const AttentionResult attended{saved[3], saved[4]};
   const at::ScalarType dtype = attended.lse.scalar_type();
   RunningGradients running(grad_out, q, attended, rule_);
   const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);
-  const size_t first_half = messages_.empty() ? own_->passes.size() : half_of(own_->passes);
+  const size_t first_half = messages_.empty() ? own_->calls.size() : half_of(own_->calls);
   const auto compute_own = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) running.add(own_->passes[i], k, v, own.keys(), own.values());
+    for (size_t i = begin; i < end; ++i) running.add(own_->calls[i], k, v, own.keys(), own.values());
   };
 
   /// Gradients of a message's keys, on their way back: sent to where the keys came from.
-  struct Returning {
+  struct GradientReturn {
     const Message* message;
     KeyValues sent, received;
     Work work;
   };
-  const auto arrive = [&](Returning& returning) {
+  const auto arrive = [&](GradientReturn& returning) {
     if (returning.message == nullptr) return;
     returning.work.wait();
     int64_t offset = 0;
@@ -141,7 +142,7 @@ AttentionGradients WindowAttention::backward(const at::Tensor& grad_out, const s
 
   const auto sent = [&](size_t i) { return std::make_unique<Keys>(group_, messages_[i], k, v); };
   std::unique_ptr<Keys> next = messages_.empty() ? nullptr : sent(0);
-  Returning returning{};
+  GradientReturn returning{};
   compute_own(0, first_half);
   for (size_t i = 0; i < messages_.size(); ++i) {
     const Message& message = messages_[i];
@@ -152,8 +153,8 @@ AttentionGradients WindowAttention::backward(const at::Tensor& grad_out, const s
     for (const Source& source : message.sources) {
       const KeyValues part = part_of(keys, source.first, source.count);
       const KeyValues sums = part_of(gradients, source.first, source.count);
-      for (const Pass& pass : source.plan->passes) {
-        running.add(pass, part.keys(), part.values(), sums.keys(), sums.values());
+      for (const KernelCall& call : source.calls->calls) {
+        running.add(call, part.keys(), part.values(), sums.keys(), sums.values());
       }
     }
     arrive(returning);
@@ -161,7 +162,7 @@ AttentionGradients WindowAttention::backward(const at::Tensor& grad_out, const s
     returning.work =
         group_.all_to_all(returning.received.packed, message.sent, returning.sent.packed, message.received);
   }
-  compute_own(first_half, own_->passes.size());
+  compute_own(first_half, own_->calls.size());
   arrive(returning);
   return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type())};
 }

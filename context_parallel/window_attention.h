@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "context_parallel/attention_call.h"
-#include "context_parallel/attention_plan.h"
+#include "context_parallel/kernel_calls.h"
 #include "context_parallel/sequence_layout.h"
 #include "mesh/group.h"
 
@@ -20,7 +20,7 @@ class WindowAttention final : public AttentionCall {
  public:
   /// rule.window: from 1 to the sequence length - 1, the same on every rank.
   WindowAttention(const SequenceLayout& layout, const Group& group, int64_t batch, const AttentionRule& rule,
-                  const PassOptions& options, bool at_once);
+                  const KernelCallOptions& options, bool at_once);
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
@@ -29,7 +29,7 @@ class WindowAttention final : public AttentionCall {
   /// The keys of one rank in what a message brings: positions [first, first + count), and the work with them.
   struct Source {
     int64_t first, count;
-    std::shared_ptr<const AttentionPlan> plan;
+    std::shared_ptr<const KernelCalls> calls;
   };
   /// One all-to-all. Received positions are ordered by their rank, and in its local order.
   struct Message {
@@ -39,12 +39,12 @@ class WindowAttention final : public AttentionCall {
   };
   class Keys;
 
-  Message message_of(const SequenceLayout& layout, int64_t batch, const PassOptions& options,
+  Message message_of(const SequenceLayout& layout, int64_t batch, const KernelCallOptions& options,
                      const std::vector<int>& hops) const;
 
   Group group_;
   AttentionRule rule_;
-  std::shared_ptr<const AttentionPlan> own_;
+  std::shared_ptr<const KernelCalls> own_;
   std::vector<Message> messages_;
 };
 

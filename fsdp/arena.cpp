@@ -7,7 +7,7 @@
 namespace meshtrain {
 
 Arena::Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::optional<int64_t> reach)
-    : in_turns_(reach.has_value()) {
+    : is_reused_(reach.has_value()) {
   std::vector<Tenant> tenants;
   for (const Unit& unit : units) {
     Tenant& tenant = tenants.emplace_back(Tenant{0, unit.whole_step()});
@@ -15,7 +15,7 @@ Arena::Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::opti
       tenant.size += static_cast<int64_t>(tensor.nbytes());
     }
   }
-  offsets_ = plan_offsets(tenants, reach.value_or(static_cast<int64_t>(units.size())));
+  offsets_ = assign_offsets(tenants, reach.value_or(static_cast<int64_t>(units.size())));
   options_ = at::TensorOptions(units.front().buffers().front().values().device()).dtype(at::kByte);
 }
 
@@ -27,16 +27,16 @@ bool Arena::share(const Group& group, Placement placement) {
 
 void Arena::settle() {
   if (!memory_.defined()) memory_ = at::zeros({offsets_.total}, options_);
-  if (in_turns_) return;
+  if (is_reused_) return;
   for (size_t unit = 0; unit < tensors_.size(); ++unit) give(unit);
 }
 
 void Arena::lend(size_t unit) const {
-  if (in_turns_) give(unit);
+  if (is_reused_) give(unit);
 }
 
 void Arena::take_back(size_t unit) const {
-  if (!in_turns_) return;
+  if (!is_reused_) return;
   for (const at::Tensor& tensor : tensors_[unit]) take_memory(tensor);
 }
 

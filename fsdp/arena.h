@@ -10,15 +10,15 @@
 
 namespace meshtrain {
 
-/// Memory for tensors of units: permanent, or in turns, where a unit always has the same offset. Construction has three
-/// steps, of which only share() is collective and only settle() can fail for lack of memory.
+/// Memory for tensors of units: permanent, or reused by other units, where a unit always has the same offset.
+/// Construction has three steps, of which only share() is collective and only settle() can fail for lack of memory.
 class Arena {
  public:
   using TensorsOf = std::function<std::vector<at::Tensor>(const Unit&)>;
 
   Arena() = default;
-  /// Plans offsets for `tensors` of each unit, which have no memory. `reach`: only neighbours at most so far apart, and
-  /// units of the whole step, have memory at once; none: all have it permanently.
+  /// Assigns offsets for `tensors` of each unit, which have no memory. `reach`: only neighbours at most so far apart,
+  /// and units of the whole step, have memory at once; none: all have it permanently.
   Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::optional<int64_t> reach = {});
 
   /// Allocates a window of `group`, every rank of which must call it. Returns false where windows are impossible.
@@ -30,7 +30,7 @@ class Arena {
   Placement placement() const { return placement_; }
   at::Device device() const { return options_.device(); }
   int64_t bytes() const { return offsets_.total; }
-  bool in_turns() const { return in_turns_; }
+  bool is_reused() const { return is_reused_; }
 
   /// Gives the unit's tensors memory, uninitialised, until take_back(). Does nothing when memory is permanent.
   void lend(size_t unit) const;
@@ -41,7 +41,7 @@ class Arena {
 
   std::vector<std::vector<at::Tensor>> tensors_;
   Offsets offsets_;
-  bool in_turns_ = false;
+  bool is_reused_ = false;
   Placement placement_ = Placement::Private;
   at::TensorOptions options_;
   at::Tensor memory_;

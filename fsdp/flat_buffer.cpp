@@ -21,7 +21,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Returns 0 for a partial gradient, 1 for a whole parameter, 2 for one that is cut along an axis.
+/// Returns 0 for a partial gradient, 1 for a full parameter, 2 for one that is cut along an axis.
 int region(const Parameter& parameter) {
   if (!parameter.partial_over.empty()) return 0;
   return parameter.sharded_over.empty() ? 1 : 2;
@@ -44,7 +44,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
     segments_.push_back({parameter, offset, c10::multiply_integers(parameter->shape)});
     end = offset + segments_.back().numel;
     if (region(*parameter) == 0) partial_numel_ = end;
-    if (region(*parameter) <= 1) whole_numel_ = end;
+    if (region(*parameter) <= 1) full_numel_ = end;
   }
   const int64_t total = round_up(round_up(end, alignment), alignment * sharding.num_shards);
   share_ = total / sharding.num_shards;
@@ -55,7 +55,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
   shard_dtype_ = sharding.shard_dtype.value_or(dtype);
   if (!trainable) return;
   gradients_ = without_memory(total, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));
-  shard_gradients_ = sharding.whole_gradients && gradients_.scalar_type() == shard_dtype_
+  shard_gradients_ = sharding.full_gradients && gradients_.scalar_type() == shard_dtype_
                          ? gradients_of_shard()
                          : without_memory(share_, values_.options().dtype(shard_dtype_));
 }
@@ -85,14 +85,14 @@ void FlatBuffer::settle(bool values_stay) {
   set_aside(shard_values_);
 }
 
-template <class Kept>
-void FlatBuffer::zero_gradients_but(Kept kept) {
+template <class IsKept>
+void FlatBuffer::zero_gradients_but(IsKept is_kept) {
   int64_t begin = 0;  // of the next range to set to zero
   const auto zero_until = [&](int64_t end) {
     if (end > begin) gradients_.narrow(0, begin, end - begin).zero_();
   };
   for (const Segment& segment : segments_) {
-    if (!kept(segment)) continue;
+    if (!is_kept(segment)) continue;
     zero_until(segment.offset);
     begin = segment.offset + segment.numel;
   }

@@ -20,19 +20,19 @@ struct Segment {
 /// The division of flat buffers over ranks, and the memory of each rank's part.
 struct Sharding {
   int64_t num_shards = 1;
-  int64_t index = 0;            ///< which shard this rank keeps
-  bool whole_gradients = true;  ///< have permanent memory; else their shards have memory of their own
+  int64_t index = 0;           ///< which shard this rank keeps
+  bool full_gradients = true;  ///< have permanent memory; else their shards have memory of their own
   std::optional<at::ScalarType> shard_dtype = {};     ///< of shards, frozen ones too; none: the parameters'
   std::optional<at::ScalarType> gradient_dtype = {};  ///< of gradients until they are reduced; none: the parameters'
-  ShardMemory memory = {};                            ///< of shards that are not slices of whole tensors
+  ShardMemory memory = {};                            ///< of shards that are not slices of full tensors
 };
 
 /// Parameters of one dtype and device, all trainable or all frozen, laid end to end in one buffer. Their tensors are
-/// views of `values()`, their gradients views of `gradients()`, so collectives work on whole buffers in place, and the
+/// views of `values()`, their gradients views of `gradients()`, so collectives work on full buffers in place, and the
 /// segments name the elements of each parameter. This rank keeps a shard of both, one of `num_shards` equal ranges, on
 /// which optimizer and norm work.
 ///
-/// Order: [gradients partial over an axis | whole on every rank | cut along an axis], so that what is summed or
+/// Order: [gradients partial over an axis | full on every rank | cut along an axis], so that what is summed or
 /// counted together is one range. Parameters start at 256 bytes, except those that follow their predecessor directly;
 /// the end is padded to a multiple of the number of shards. Padding is zero and stays zero, that of gradients() from
 /// forget_gradients() on.
@@ -66,7 +66,7 @@ class FlatBuffer {
   /// [shard().numel]: this rank's parameters; a slice of values() where these have permanent memory and the same dtype.
   const at::Tensor& shard_values() const { return shard_values_; }
   /// [shard().numel] of the dtype of shard_values(), reduced after a backward; part of gradients() where these are
-  /// always whole and of the same dtype. Undefined when frozen.
+  /// always full and of the same dtype. Undefined when frozen.
   const at::Tensor& shard_gradients() const { return shard_gradients_; }
   /// [shard().numel]: shard_values() rounded to the parameters' dtype, with which units compute, where that has
   /// permanent memory; else undefined, and each gather rounds. An optimizer that changes shard_values() may write it
@@ -84,13 +84,13 @@ class FlatBuffer {
 
   /// The first elements: parameters whose gradients must still be summed over their `partial_over` axis.
   int64_t partial_numel() const { return partial_numel_; }
-  /// The first elements: parameters that every rank of the model-parallel axes holds whole, partial ones included.
-  int64_t whole_numel() const { return whole_numel_; }
+  /// The first elements: parameters that every rank of the model-parallel axes holds in full, partial ones included.
+  int64_t full_numel() const { return full_numel_; }
 
  private:
   /// Sets gradients() to zero, except segments for which `kept(segment)` is true: each range in one call.
-  template <class Kept>
-  void zero_gradients_but(Kept kept);
+  template <class IsKept>
+  void zero_gradients_but(IsKept is_kept);
 
   Sharding sharding_;
   std::vector<Segment> segments_;
@@ -100,7 +100,7 @@ class FlatBuffer {
   at::Tensor values_, shard_values_;
   at::Tensor gradients_, shard_gradients_;
   int64_t partial_numel_ = 0;
-  int64_t whole_numel_ = 0;
+  int64_t full_numel_ = 0;
 };
 
 /// Returns one buffer for each kind (trainable or frozen, dtype) among `parameters`.

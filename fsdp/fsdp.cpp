@@ -23,7 +23,7 @@ Sharding sharding_of(const FsdpOptions& options) {
   sharding.shard_dtype = options.shard_dtype;
   sharding.gradient_dtype = options.reduce_dtype;
   sharding.memory = options.memory;
-  sharding.whole_gradients = keeps_whole_gradients(options);
+  sharding.full_gradients = keeps_full_gradients(options);
   if (!cuts_units(options)) return sharding;
   sharding.num_shards = options.shards.size();
   sharding.index = options.shards.rank();
@@ -34,16 +34,16 @@ void check(const std::vector<UnitSpec>& units) {
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (units[unit].parameters.empty()) throw std::invalid_argument("unit " + units[unit].name + " has no parameters");
     if (unit > 0 && units[unit].whole_step && !units[unit - 1].whole_step) {
-      throw std::invalid_argument("unit " + units[unit].name + " of the whole step comes behind " +
+      throw std::invalid_argument("unit " + units[unit].name + " of the whole step comes after " +
                                   units[unit - 1].name + ": put it before the others");
     }
   }
 }
 
-/// Returns the parameter of `segment` with its part of `whole`, a tensor laid out as its buffer, as its tensor.
-Parameter parameter_in(const at::Tensor& whole, const Segment& segment) {
+/// Returns the parameter of `segment` with its part of `full`, a tensor laid out as its buffer, as its tensor.
+Parameter parameter_in(const at::Tensor& full, const Segment& segment) {
   Parameter parameter = *segment.parameter;
-  parameter.tensor = whole.narrow(0, segment.offset, segment.numel).view(parameter.shape);
+  parameter.tensor = full.narrow(0, segment.offset, segment.numel).view(parameter.shape);
   return parameter;
 }
 
@@ -118,7 +118,7 @@ struct Fsdp::State {
   std::set<size_t> used;          // units of this forward
 
   void enter(const char* pass, size_t unit) const {
-    FlightRecorder::own().set_place(std::string(pass) + " of " + units[unit].name());
+    FlightRecorder::own().set_work(std::string(pass) + " of " + units[unit].name());
   }
 
   void before_backward(size_t unit) {
@@ -132,7 +132,7 @@ struct Fsdp::State {
   bool changes_to(size_t unit) const { return !units[unit].whole_step() && current != unit; }
 
   /// Returns the units of `uses`, each once. Throws std::logic_error when the operator writes parameters. Also throws
-  /// it for several units without whole_step, since memory in turns may have room for only one of them.
+  /// it for several units without whole_step, since reused memory may have room for only one of them.
   std::vector<size_t> units_of(const std::string& called, const std::vector<UnitUse>& uses) const {
     std::vector<size_t> all;
     std::optional<size_t> first;
@@ -249,7 +249,7 @@ at::Tensor Fsdp::run(const std::function<at::Tensor()>& forward) {
 }
 
 void Fsdp::begin_step() {
-  FlightRecorder::own().set_place("");
+  FlightRecorder::own().set_work("");
   for (const Unit& unit : state_->units) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       for (const Segment& segment : buffer.segments()) {
@@ -291,7 +291,7 @@ void Fsdp::end_backward() {
 
 void Fsdp::end_forward() {
   state_->gathering.end_backward(/*last=*/true);
-  state_->gathering.forget_whole();
+  state_->gathering.forget_gathered();
 }
 
 void Fsdp::shards_changed(const ShardChange& change) {
@@ -304,9 +304,9 @@ void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
     for (FlatBuffer& buffer : unit.buffers()) {
       at::Tensor shard = buffer.shard_values();
       const bool in_place = shard.numel() == buffer.numel();
-      const at::Tensor whole = in_place ? shard.zero_() : at::zeros({buffer.numel()}, shard.options());
-      for (const Segment& segment : buffer.segments()) write(parameter_in(whole, segment));
-      if (!in_place) shard.copy_(whole.narrow(0, buffer.shard().offset, buffer.shard().numel));
+      const at::Tensor full = in_place ? shard.zero_() : at::zeros({buffer.numel()}, shard.options());
+      for (const Segment& segment : buffer.segments()) write(parameter_in(full, segment));
+      if (!in_place) shard.copy_(full.narrow(0, buffer.shard().offset, buffer.shard().numel));
       set_aside(shard);
     }
   }
@@ -322,17 +322,17 @@ void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {
   if (state_->memory.parameters.placement() == Placement::Common) state_->group.barrier();
 }
 
-void Fsdp::visit_whole(const at::Tensor& (FlatBuffer::*shard)() const,
-                       const std::function<void(const Parameter&)>& visit) {
+void Fsdp::visit_full(const at::Tensor& (FlatBuffer::*shard)() const,
+                      const std::function<void(const Parameter&)>& visit) {
   for (const Unit& unit : state_->units) {
     std::map<const Parameter*, Parameter> gathered;
     for (const FlatBuffer& buffer : unit.buffers()) {
       const at::Tensor& own = (buffer.*shard)();
       if (!own.defined()) continue;
-      at::Tensor whole = at::empty({buffer.numel()}, own.options());
-      state_->group.all_gather(whole, own).wait();
+      at::Tensor full = at::empty({buffer.numel()}, own.options());
+      state_->group.all_gather(full, own).wait();
       set_aside(own);
-      for (const Segment& segment : buffer.segments()) gathered[segment.parameter] = parameter_in(whole, segment);
+      for (const Segment& segment : buffer.segments()) gathered[segment.parameter] = parameter_in(full, segment);
     }
     for (const Parameter* parameter : unit.parameters()) {
       if (gathered.contains(parameter)) visit(gathered.at(parameter));
@@ -341,11 +341,11 @@ void Fsdp::visit_whole(const at::Tensor& (FlatBuffer::*shard)() const,
 }
 
 void Fsdp::visit_shards(const std::function<void(const Parameter&)>& visit) {
-  visit_whole(&FlatBuffer::shard_values, visit);
+  visit_full(&FlatBuffer::shard_values, visit);
 }
 
 void Fsdp::visit_gradients(const std::function<void(const Parameter&)>& visit) {
-  visit_whole(&FlatBuffer::shard_gradients, visit);
+  visit_full(&FlatBuffer::shard_gradients, visit);
 }
 
 }  // namespace meshtrain

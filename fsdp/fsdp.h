@@ -11,7 +11,7 @@ namespace meshtrain {
 
 /// Fully sharded data parallelism over flat buffers, for any model, which is a list of units in the order of their
 /// forward. Gradients are summed, never averaged, over the groups of the options, each unit's while the
-/// units before it are still in backward; parameters are gathered while the units before (in backward: behind) compute.
+/// units before it are still in backward; parameters are gathered while the units before (in backward: after) compute.
 ///
 /// A step:   begin_step();
 ///           for each micro-batch { loss = ... run(unit, forward) ...;
@@ -33,7 +33,7 @@ class Fsdp {
   Fsdp& operator=(const Fsdp&) = delete;
 
   const std::vector<Unit>& units() const;
-  /// Returns the memory of whole parameters and gradients.
+  /// Returns the memory of full parameters and gradients.
   const UnitMemory& memory() const;
   /// Returns the memory of shards: FsdpOptions::memory.
   const ShardMemory& shard_memory() const;
@@ -67,7 +67,7 @@ class Fsdp {
   /// Call after forwards without a backward, between steps and without recording.
   void end_forward();
 
-  // Between steps, for code that needs whole parameters. Every rank of the shard group must call these.
+  // Between steps, for code that needs full parameters. Every rank of the shard group must call these.
 
   /// Calls `write` with each parameter, whose tensor has all of its local elements, zeros: `write` sets the parameter's
   /// value. Every rank must write the same, or replicas differ. Holds one unit at a time, and issues no collective.
@@ -80,7 +80,7 @@ class Fsdp {
   void visit_gradients(const std::function<void(const Parameter&)>& visit);
 
  private:
-  void visit_whole(const at::Tensor& (FlatBuffer::*shard)() const, const std::function<void(const Parameter&)>& visit);
+  void visit_full(const at::Tensor& (FlatBuffer::*shard)() const, const std::function<void(const Parameter&)>& visit);
 
   struct State;  // shared with the hooks on the parameters, which may outlive this object
   std::shared_ptr<State> state_;

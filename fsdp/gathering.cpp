@@ -11,7 +11,7 @@ Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const
       lets_go_(cuts_units(options) && options.mode == ShardingMode::FullShard),
       reshard_(options.reshard_after_forward),
       ahead_(options.prefetch),
-      gathered_(units.size()) {
+      gathers_(units.size()) {
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (!units[unit].whole_step()) kept_ = unit;
   }
@@ -19,32 +19,32 @@ Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const
 }
 
 void Gathering::start(size_t unit) {
-  Gathered& gathered = gathered_[unit];
-  if (gathered.state != State::Away) return;
+  UnitGather& gather = gathers_[unit];
+  if (gather.state != State::Away) return;
   memory_.lend(unit);
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
-    if (!lets_go_ && !buffer.trainable() && !gathered.frozen_stale) continue;  // frozen parameters have not changed
-    at::Tensor whole = buffer.values(), shard = buffer.shard_values();
-    if (shard.scalar_type() != whole.scalar_type()) {
-      const bool stale = buffer.trainable() ? gathered.stale : gathered.frozen_stale || memory_.in_turns();
+    if (!lets_go_ && !buffer.trainable() && !gather.frozen_stale) continue;  // frozen parameters have not changed
+    at::Tensor full = buffer.values(), shard = buffer.shard_values();
+    if (shard.scalar_type() != full.scalar_type()) {
+      const bool stale = buffer.trainable() ? gather.stale : gather.frozen_stale || memory_.is_reused();
       if (stale) buffer.values_of_shard().copy_(shard);
       shard = buffer.values_of_shard();
     }
-    gathered.works.push_back(group_.all_gather(whole, shard));
+    gather.works.push_back(group_.all_gather(full, shard));
   }
-  gathered.stale = memory_.in_turns();
-  gathered.frozen_stale = false;
-  gathered.state = State::Coming;
+  gather.stale = memory_.is_reused();
+  gather.frozen_stale = false;
+  gather.state = State::Coming;
 }
 
 void Gathering::prefetch(size_t unit, int step) {
   for (int64_t i = 1; i <= ahead_ + 1; ++i) {
     const int64_t next = static_cast<int64_t>(unit) + step * i;
     if (next < 0 || next >= static_cast<int64_t>(units_.size())) return;
-    if (step < 0 && !gathered_[next].in_backward) continue;
+    if (step < 0 && !gathers_[next].in_backward) continue;
     if (i <= ahead_) {
       start(static_cast<size_t>(next));
-    } else if (gathered_[next].state == State::Away) {
+    } else if (gathers_[next].state == State::Away) {
       for (const FlatBuffer& buffer : units_[next].buffers()) fetch_ahead(buffer.shard_values());
     }
   }
@@ -57,40 +57,40 @@ void Gathering::evict_others(int64_t first, int64_t last) {
 }
 
 bool Gathering::need(size_t unit) {
-  Gathered& gathered = gathered_[unit];
-  if (gathered.state == State::Here) return false;
+  UnitGather& gather = gathers_[unit];
+  if (gather.state == State::Here) return false;
   start(unit);
-  for (const Work& work : gathered.works) work.wait();
-  gathered.works.clear();
+  for (const Work& work : gather.works) work.wait();
+  gather.works.clear();
   for (const FlatBuffer& buffer : units_[unit].buffers()) set_aside(buffer.shard_values());
-  gathered.state = State::Here;
+  gather.state = State::Here;
   return true;
 }
 
 void Gathering::let_go(size_t unit) {
-  Gathered& gathered = gathered_[unit];
-  if (!lets_go_ || gathered.state == State::Away) return;
+  UnitGather& gather = gathers_[unit];
+  if (!lets_go_ || gather.state == State::Away) return;
   need(unit);  // a gather in flight must end before its memory is lent again
   memory_.take_back(unit);
-  gathered.state = State::Away;
+  gather.state = State::Away;
 }
 
 void Gathering::before_forward(size_t unit) {
-  // Memory in turns assumes the order of the list: a unit used out of order may share memory with one still gathered.
+  // Reused memory assumes the order of the list: a unit used out of order may share memory with one still gathered.
   const auto here = static_cast<int64_t>(unit);
-  if (!units_[unit].whole_step() && in_turns()) evict_others(here, here + ahead_);
+  if (!units_[unit].whole_step() && reuses_memory()) evict_others(here, here + ahead_);
   const bool first_use = need(unit);
   if (first_use || !units_[unit].whole_step()) prefetch(unit, +1);
 }
 
 void Gathering::after_forward(size_t unit, bool in_backward) {
-  gathered_[unit].in_backward = gathered_[unit].in_backward || in_backward;
+  gathers_[unit].in_backward = gathers_[unit].in_backward || in_backward;
   if (units_[unit].whole_step() || (in_backward && (unit == kept_ || !reshard_))) return;
   let_go(unit);
 }
 
 void Gathering::expect_backward(size_t unit) {
-  gathered_[unit].in_backward = true;
+  gathers_[unit].in_backward = true;
 }
 
 void Gathering::before_backward(size_t unit) {
@@ -99,35 +99,35 @@ void Gathering::before_backward(size_t unit) {
     return;
   }
   const auto here = static_cast<int64_t>(unit);
-  evict_others(in_turns() ? here - ahead_ : 0, here);
+  evict_others(reuses_memory() ? here - ahead_ : 0, here);
   need(unit);
   prefetch(unit, -1);
 }
 
 void Gathering::end_backward(bool last) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    gathered_[unit].in_backward = false;
+    gathers_[unit].in_backward = false;
     if (last || !units_[unit].whole_step()) let_go(unit);
   }
 }
 
-void Gathering::forget_whole() {
+void Gathering::forget_gathered() {
   if (group_.size() == 1) return;
-  for (Gathered& gathered : gathered_) {
-    if (gathered.state == State::Here) gathered.state = State::Away;
+  for (UnitGather& gather : gathers_) {
+    if (gather.state == State::Here) gather.state = State::Away;
   }
 }
 
 void Gathering::shards_changed(const ShardChange& change) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    if (change.frozen) gathered_[unit].frozen_stale = true;
-    if (gathered_[unit].state == State::Coming) need(unit);
+    if (change.frozen) gathers_[unit].frozen_stale = true;
+    if (gathers_[unit].state == State::Coming) need(unit);
     let_go(unit);
     const std::vector<FlatBuffer>& buffers = units_[unit].buffers();
     const bool apart = std::any_of(buffers.begin(), buffers.end(),
                                    [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
-    if (group_.size() > 1 || apart) gathered_[unit].state = State::Away;
-    gathered_[unit].stale = !change.rounded || memory_.in_turns();
+    if (group_.size() > 1 || apart) gathers_[unit].state = State::Away;
+    gathers_[unit].stale = !change.rounded || memory_.is_reused();
     if (group_.size() == 1 && !lets_go_) need(unit);  // also for units that are used without run()
   }
 }

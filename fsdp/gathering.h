@@ -7,10 +7,10 @@
 
 namespace meshtrain {
 
-/// Gathers of whole parameters: prefetched ahead of the unit that computes, evicted behind it.
+/// Gathers of full parameters: prefetched ahead of the unit that computes, evicted after it.
 class Gathering {
  public:
-  /// `shards`: those of `options`, by the queue that gathers take. `memory`: that of whole parameters.
+  /// `shards`: those of `options`, by the queue that gathers take. `memory`: that of full parameters.
   Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Group& shards, const Arena& memory);
 
   /// Returns when the unit's parameters may be used.
@@ -19,14 +19,14 @@ class Gathering {
   void after_forward(size_t unit, bool in_backward);
   /// The unit will have a backward, which after_forward() did not know.
   void expect_backward(size_t unit);
-  /// Returns when the unit's parameters may be used. Evicts those of the units behind it.
+  /// Returns when the unit's parameters may be used. Evicts those of the units after it.
   void before_backward(size_t unit);
   /// `last`: the last one of the step.
   void end_backward(bool last);
 
   /// Makes every unit be gathered anew for its next use, although its parameters are current: a step that is recorded
   /// must hold its gathers.
-  void forget_whole();
+  void forget_gathered();
 
   /// Marks gathered parameters as stale: every rank has changed its shards.
   void shards_changed(const ShardChange& change);
@@ -37,17 +37,17 @@ class Gathering {
 
  private:
   enum class State { Away, Coming, Here };
-  struct Gathered {
+  struct UnitGather {
     State state = State::Here;
-    bool stale = true;         ///< this rank's slice of the whole parameters differs from its shard
-    bool frozen_stale = true;  ///< whole frozen parameters differ from the ranks' shards
+    bool stale = true;         ///< this rank's slice of the full parameters differs from its shard
+    bool frozen_stale = true;  ///< full frozen parameters differ from the ranks' shards
     bool in_backward = false;
     std::vector<Work> works;
   };
 
   void start(size_t unit);
-  /// Returns true when units share memory in turns; units that stay gathered have memory of their own.
-  bool in_turns() const { return memory_.in_turns() && reshard_; }
+  /// Returns true when units reuse memory of others; units that stay gathered have memory of their own.
+  bool reuses_memory() const { return memory_.is_reused() && reshard_; }
   /// Evicts the units before `first` and after `last`.
   void evict_others(int64_t first, int64_t last);
   /// Starts the gathers of the units after `unit` in the direction `step`, +1 or -1, and reads the next shard ahead.
@@ -60,7 +60,7 @@ class Gathering {
   bool reshard_;  // after the forward
   int64_t ahead_;
   size_t kept_ = 0;  // the last unit of the forward, which is the first of the backward
-  std::vector<Gathered> gathered_;
+  std::vector<UnitGather> gathers_;
 };
 
 }  // namespace meshtrain

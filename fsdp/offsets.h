@@ -20,6 +20,6 @@ struct Offsets {
 /// Returns offsets for `tenants`, of which up to `reach` + 1 neighbours use their memory at once: tenants at most
 /// `reach` apart do not overlap, others may. The largest get their offsets first, each as low as possible; a row of
 /// blocks between a large embedding and a large head takes the larger of these and `reach` blocks.
-Offsets plan_offsets(const std::vector<Tenant>& tenants, int64_t reach);
+Offsets assign_offsets(const std::vector<Tenant>& tenants, int64_t reach);
 
 }  // namespace meshtrain

@@ -4,7 +4,7 @@ namespace meshtrain {
 
 FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options) {
   options.shards = replicas.shards();
-  options.replicas = replicas.whole_replicas();
+  options.replicas = replicas.full_replicas();
   options.remaining = replicas.remaining();
   options.remaining_partial = replicas.remaining_partial();
   options.summed_over = replicas.tokens();
@@ -19,7 +19,7 @@ bool gathers_beside_reductions(ShardingMode mode) {
   return mode == ShardingMode::FullShard;
 }
 
-bool keeps_whole_gradients(const FsdpOptions& options) {
+bool keeps_full_gradients(const FsdpOptions& options) {
   return !cuts_units(options) || options.mode == ShardingMode::ShardOptimizer || options.accumulate_unsharded;
 }
 

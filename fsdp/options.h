@@ -27,15 +27,15 @@ struct FsdpOptions {
   Group summed_over = {};  ///< ranks of shards, replicas and remaining together: those of a host keep gradients in
                            ///< windows that they share. One rank: those of shards, or of replicas
   bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
-  bool accumulate_unsharded = false;  ///< ShardGradOp, FullShard: adds up whole gradients of a step's micro-batches
+  bool accumulate_unsharded = false;  ///< ShardGradOp, FullShard: adds up full gradients of a step's micro-batches
                                       ///< and reduces them once, at the cost of their memory
   std::optional<at::ScalarType> shard_dtype = {};   ///< of shards, frozen ones too, which then keep values that the
                                                     ///< parameters' dtype would round; none: the parameters'. Mixed
-                                                    ///< precision: fp32 behind parameters in bf16
+                                                    ///< precision: fp32 for parameters in bf16
   std::optional<at::ScalarType> reduce_dtype = {};  ///< of gradients while they are added up and reduced over shards,
                                                     ///< and under NoShard over replicas; none: the parameters'
   int64_t prefetch = 1;     ///< number of units gathered ahead of the one that computes, at least 0
-  ShardMemory memory = {};  ///< of shards, and of their gradients, where they lie apart from whole
+  ShardMemory memory = {};  ///< of shards, and of their gradients, where they lie apart from full
                             ///< ones. On disk FullShard gathers from it on one rank too
 };
 
@@ -50,6 +50,6 @@ bool cuts_units(const FsdpOptions& options);
 bool gathers_beside_reductions(ShardingMode mode);
 
 /// Returns true when gradients have memory for a whole step, not only for the backward of their unit.
-bool keeps_whole_gradients(const FsdpOptions& options);
+bool keeps_full_gradients(const FsdpOptions& options);
 
 }  // namespace meshtrain

@@ -11,12 +11,12 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       remaining_(options.remaining),
       remaining_partial_(options.remaining_partial),
       memory_(memory),
-      whole_(!memory.in_turns()),
+      full_(!memory.is_reused()),
       lent_(units.size(), false) {}
 
 void Reduction::begin_step() {
   first_ = true;
-  if (!whole_) return;
+  if (!full_) return;
   for (Unit& unit : units_) {
     for (FlatBuffer* buffer : unit.trainable()) buffer->forget_gradients();
   }
@@ -24,18 +24,18 @@ void Reduction::begin_step() {
 
 void Reduction::begin_backward(bool last) {
   last_ = last;
-  reducing_ = last || !whole_;
+  reducing_ = last || !full_;
   next_ = static_cast<int64_t>(units_.size()) - 1;
   for (Unit& unit : units_) unit.begin_backward();
 }
 
 void Reduction::lend(size_t unit) {
-  if (whole_ || lent_[unit]) return;
+  if (full_ || lent_[unit]) return;
   memory_.lend(unit);
   lent_[unit] = true;
 }
 
-// Two units have memory: this one, and the one behind it, which is being reduced. issue_next() has finished others.
+// Two units have memory: this one, and the one after it, which is being reduced. issue_next() has finished others.
 void Reduction::lend_anew(size_t unit) {
   lend(unit);
   for (FlatBuffer* buffer : units_[unit].trainable()) buffer->forget_gradients();
@@ -46,13 +46,13 @@ void Reduction::complete(size_t unit) {
 }
 
 void Reduction::let_go(size_t unit) {
-  if (whole_ || !lent_[unit]) return;
+  if (full_ || !lent_[unit]) return;
   memory_.take_back(unit);
   lent_[unit] = false;
 }
 
 void Reduction::before_backward(size_t unit) {
-  if (whole_ || lent_[unit] || static_cast<int64_t>(unit) > next_) return;
+  if (full_ || lent_[unit] || static_cast<int64_t>(unit) > next_) return;
   if (!units_[unit].whole_step()) {
     while (next_ > static_cast<int64_t>(unit)) issue_next();
   }
@@ -75,10 +75,10 @@ void Reduction::count_final(size_t unit) {
 
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
-  if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit behind it is still in flight
-  if (!whole_ && !lent_[unit]) lend_anew(unit);   // it had no backward here
+  if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit after it is still in flight
+  if (!full_ && !lent_[unit]) lend_anew(unit);    // it had no backward here
   complete(unit);
-  UnderWay scatter{unit, {}};
+  UnitScatter scatter{unit, {}};
   for (FlatBuffer* buffer : units_[unit].trainable()) {
     at::Tensor shard = buffer->gradients_of_shard();
     scatter.works.push_back(shards_.reduce_scatter(shard, buffer->gradients()));
@@ -91,11 +91,11 @@ void Reduction::issue_next() {
 }
 
 void Reduction::finish_scatter() {
-  const UnderWay scatter = std::move(scattering_.front());
+  const UnitScatter scatter = std::move(scattering_.front());
   scattering_.pop_front();
   for (const Work& work : scatter.works) work.wait();
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
-    if (sums_whole(*buffer)) continue;
+    if (sums_full(*buffer)) continue;
     at::Tensor shard = buffer->shard_gradients();
     if (buffer->keeps_gradients_apart()) {
       const at::Tensor own = buffer->gradients_of_shard();
@@ -105,20 +105,20 @@ void Reduction::finish_scatter() {
   }
   let_go(scatter.unit);
   if (!last_) return;  // more micro-batches will be added to these shards
-  UnderWay sum{scatter.unit, {}};
+  UnitScatter sum{scatter.unit, {}};
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
-    at::Tensor gradients = sums_whole(*buffer) ? buffer->gradients() : buffer->shard_gradients();
+    at::Tensor gradients = sums_full(*buffer) ? buffer->gradients() : buffer->shard_gradients();
     sum.works.push_back(replicas_.all_reduce(gradients));
   }
   summing_.push_back(std::move(sum));
 }
 
 void Reduction::finish_sum() {
-  const UnderWay sum = std::move(summing_.front());
+  const UnitScatter sum = std::move(summing_.front());
   summing_.pop_front();
   for (const Work& work : sum.works) work.wait();
   for (FlatBuffer* buffer : units_[sum.unit].trainable()) {
-    if (sums_whole(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
+    if (sums_full(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
     sum_remaining(*buffer);
   }
 }
@@ -135,9 +135,9 @@ void Reduction::sum_remaining(const FlatBuffer& buffer, Range range, const Group
   remaining_works_.push_back(group.all_reduce(gradients));
 }
 
-// Gradients that are whole on every replica are summed in their own dtype, then converted to that of the shard.
-bool Reduction::sums_whole(const FlatBuffer& buffer) const {
-  return whole_ && shards_.size() == 1 && buffer.keeps_gradients_apart();
+// Gradients that are full on every replica are summed in their own dtype, then converted to that of the shard.
+bool Reduction::sums_full(const FlatBuffer& buffer) const {
+  return full_ && shards_.size() == 1 && buffer.keeps_gradients_apart();
 }
 
 void Reduction::end_backward() {

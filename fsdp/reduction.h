@@ -13,14 +13,14 @@ namespace meshtrain {
 /// issues the same ones. Units without trainable parameters take no part.
 class Reduction {
  public:
-  /// `memory`: that of whole gradients.
+  /// `memory`: that of full gradients.
   Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
 
   /// Makes all gradients count as zero.
   void begin_step();
   /// `last`: the last one of the step.
   void begin_backward(bool last);
-  /// Lends memory to the unit's gradients. The gradients of the units behind it are final. Does nothing for a unit
+  /// Lends memory to the unit's gradients. The gradients of the units after it are final. Does nothing for a unit
   /// whose reduction has begun.
   void before_backward(size_t unit);
   /// Throws std::logic_error when the reduction of `unit` has begun in this backward: it would miss a gradient.
@@ -31,7 +31,7 @@ class Reduction {
   void end_backward();
 
  private:
-  struct UnderWay {
+  struct UnitScatter {
     size_t unit;
     std::vector<Work> works;
   };
@@ -49,18 +49,18 @@ class Reduction {
   /// Starts the sums that remain of a buffer's shard. Its two parts are disjoint, and their sums run at the same time.
   void sum_remaining(const FlatBuffer& buffer);
   void sum_remaining(const FlatBuffer& buffer, Range range, const Group& group);
-  bool sums_whole(const FlatBuffer& buffer) const;
+  bool sums_full(const FlatBuffer& buffer) const;
 
   std::vector<Unit>& units_;
   Group shards_, replicas_, remaining_, remaining_partial_;
   const Arena& memory_;
-  bool whole_;  // gradients have permanent memory
+  bool full_;  // gradients have permanent memory
   bool last_ = false;
   bool reducing_ = false;  // in this backward
   bool first_ = false;     // no shard of gradients with memory of its own has been written in this step
-  int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
-  std::deque<UnderWay> scattering_;
-  std::deque<UnderWay> summing_;
+  int64_t next_ = -1;      // the unit whose reduction is issued next; those after it are issued
+  std::deque<UnitScatter> scattering_;
+  std::deque<UnitScatter> summing_;
   std::vector<Work> remaining_works_;
   std::vector<bool> lent_;
 };

@@ -17,7 +17,7 @@
 namespace meshtrain {
 namespace {
 
-int64_t whole_pages(int64_t bytes) {
+int64_t full_pages(int64_t bytes) {
   static const int64_t page = ::sysconf(_SC_PAGESIZE);
   return (bytes + page - 1) / page * page;
 }
@@ -38,12 +38,12 @@ class ShardMemory::File {
     if (descriptor_ < 0) open();
     const int64_t begin = size_;
     const int error = ::posix_fallocate(descriptor_, begin, bytes);
-    if (error != 0) fail("cannot reserve " + size_text(bytes) + " behind " + size_text(begin), error);
+    if (error != 0) fail("cannot reserve " + size_text(bytes) + " after " + size_text(begin), error);
     size_ += bytes;
     return begin;
   }
 
-  // Asks for errors of the whole file, and waits for nothing, as no page of it lies behind its end.
+  // Asks for errors of the complete file, and waits for nothing, as no page of it lies after its end.
   void check_written() const {
     if (descriptor_ < 0) return;
     // The system reports an error once; what is lost stays lost.
@@ -116,7 +116,7 @@ int64_t ShardMemory::disk_bytes() const {
 
 at::Tensor ShardMemory::zeros(int64_t numel, const at::TensorOptions& options) const {
   if (!file_ || options.device() != at::kCPU || numel == 0) return at::zeros({numel}, options);
-  const int64_t bytes = whole_pages(numel * static_cast<int64_t>(options.dtype().itemsize()));
+  const int64_t bytes = full_pages(numel * static_cast<int64_t>(options.dtype().itemsize()));
   const int64_t offset = file_->reserve(bytes);
   void* address =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_->descriptor(), offset);

@@ -30,7 +30,7 @@ class ShardMemory {
   /// disk.
   void check_written() const;
 
-  /// Returns the bytes of the file that zeros() has allocated so far, whole pages each; 0 for ordinary memory.
+  /// Returns the bytes of the file that zeros() has allocated so far, full pages each; 0 for ordinary memory.
   int64_t disk_bytes() const;
 
  private:

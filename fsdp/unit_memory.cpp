@@ -7,13 +7,13 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-Tensors whole_values(const Unit& unit) {
+Tensors full_values(const Unit& unit) {
   Tensors values;
   for (const FlatBuffer& buffer : unit.buffers()) values.push_back(buffer.values());
   return values;
 }
 
-Tensors whole_gradients(const Unit& unit) {
+Tensors full_gradients(const Unit& unit) {
   Tensors gradients;
   for (const FlatBuffer& buffer : unit.buffers()) {
     if (buffer.trainable()) gradients.push_back(buffer.gradients());
@@ -31,16 +31,16 @@ Tensors apart_gradients(const Unit& unit) {
 
 Arena for_parameters(const std::vector<Unit>& units, const FsdpOptions& options) {
   const Group& shards = options.shards;
-  Arena for_good(units, whole_values);
+  Arena for_good(units, full_values);
   if (!cuts_units(options)) return for_good;
   const bool needed = options.mode != ShardingMode::FullShard;
   const bool one_host = shards.host_ranks() == shards.size() && !options.memory.is_on_disk();
   const bool shared = (needed || one_host) && for_good.share(shards, Placement::Common);
   if (needed || shared) return for_good;
   const int64_t reach = options.reshard_after_forward ? options.prefetch : static_cast<int64_t>(units.size());
-  Arena in_turns(units, whole_values, reach);
-  in_turns.share(shards, Placement::Own);
-  return in_turns;
+  Arena reused(units, full_values, reach);
+  reused.share(shards, Placement::Own);
+  return reused;
 }
 
 std::string describe(const Arena& arena) {
@@ -64,7 +64,7 @@ UnitMemory::UnitMemory(std::vector<Unit>& units, const FsdpOptions& options) {
   parameters = for_parameters(units, options);
   const Group& cut = options.shards.size() > 1 ? options.shards : options.replicas;
   const Group& summed = options.summed_over.size() > 1 ? options.summed_over : cut;
-  gradients = Arena(units, whole_gradients, keeps_whole_gradients(options) ? std::nullopt : std::optional<int64_t>(1));
+  gradients = Arena(units, full_gradients, keeps_full_gradients(options) ? std::nullopt : std::optional<int64_t>(1));
   gradients.share(summed, Placement::Own);
   if (!options.memory.is_on_disk()) {
     shard_gradients = Arena(units, apart_gradients);
@@ -74,7 +74,7 @@ UnitMemory::UnitMemory(std::vector<Unit>& units, const FsdpOptions& options) {
   // 2. Ordinary memory for the rest.
   for (Arena* arena : {&parameters, &gradients, &shard_gradients}) arena->settle();
   for (Unit& unit : units) {
-    for (FlatBuffer& buffer : unit.buffers()) buffer.settle(/*values_stay=*/!parameters.in_turns());
+    for (FlatBuffer& buffer : unit.buffers()) buffer.settle(/*values_stay=*/!parameters.is_reused());
   }
 }
 

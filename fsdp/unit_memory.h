@@ -8,7 +8,7 @@
 
 namespace meshtrain {
 
-/// The memory of whole parameters and whole gradients. In bytes of a rank, for units cut over n ranks, p of them on a
+/// The memory of full parameters and full gradients. In bytes of a rank, for units cut over n ranks, p of them on a
 /// host with windows (Group::window); P parameters, G gradients; arena(k): the largest sum of k neighbours, plus the
 /// units of the whole step:
 ///

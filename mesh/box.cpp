@@ -60,14 +60,14 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
 
 std::vector<Box> boxes_of(const std::vector<int64_t>& shape, int64_t begin, int64_t end) {
   std::vector<Box> boxes;
-  const Box whole{std::vector<int64_t>(shape.size(), 0), shape};
-  if (shape.empty() && begin < end) return {whole};
-  add_boxes(shape, 0, whole, begin, end, boxes);
+  const Box full{std::vector<int64_t>(shape.size(), 0), shape};
+  if (shape.empty() && begin < end) return {full};
+  add_boxes(shape, 0, full, begin, end, boxes);
   return boxes;
 }
 
-at::Tensor part(const at::Tensor& whole, const Box& box) {
-  at::Tensor view = whole;
+at::Tensor part(const at::Tensor& full, const Box& box) {
+  at::Tensor view = full;
   for (size_t dim = 0; dim < box.start.size(); ++dim) {
     view = view.narrow(static_cast<int64_t>(dim), box.start[dim], box.size[dim]);
   }

@@ -28,13 +28,13 @@ struct Range {
 std::optional<Box> intersect(const Box& a, const Box& b);
 
 /// Returns the boxes that elements [begin, end) of a tensor of `shape` fill, row-major, in their order: the end of a
-/// row, whole rows, the beginning of a row; 2 dims - 1 at most.
+/// row, full rows, the beginning of a row; 2 dims - 1 at most.
 std::vector<Box> boxes_of(const std::vector<int64_t>& shape, int64_t begin, int64_t end);
 
-/// Returns the elements of `whole` that lie in `box`: a view.
-at::Tensor part(const at::Tensor& whole, const Box& box);
+/// Returns the elements of `full` that lie in `box`: a view.
+at::Tensor part(const at::Tensor& full, const Box& box);
 
-/// Returns "[0:4, 16:32]": from the first index to the one behind the last.
+/// Returns "[0:4, 16:32]": from the first index to the one after the last.
 std::string describe(const Box& box);
 
 }  // namespace meshtrain

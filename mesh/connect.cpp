@@ -18,8 +18,8 @@ Group connect_ranks() {
   std::vector<int64_t> ranks(backend->size());
   std::iota(ranks.begin(), ranks.end(), 0);
   backend = record_flights(std::move(backend), FlightRecorder::own(), "world", {ranks.begin(), ranks.end()});
-  const std::string place = "rank " + std::to_string(backend->rank());
-  return Group(std::move(backend), "world", std::move(ranks), place);
+  const std::string coordinate = "rank " + std::to_string(backend->rank());
+  return Group(std::move(backend), "world", std::move(ranks), coordinate);
 }
 
 int run_on_ranks(const std::function<int(const Group& ranks)>& body) {
@@ -30,9 +30,9 @@ int run_on_ranks(const std::function<int(const Group& ranks)>& body) {
   } catch (const std::exception& error) {
     const bool is_refusal = dynamic_cast<const InputError*>(&error) != nullptr;
     const bool is_alone = ranks.size() > 1 && !(is_agreed(error) && meet_at_end(agreement_limit(error)));
-    const std::string place = is_alone ? ranks.coordinate_text() + ": " : "";
+    const std::string coordinate = is_alone ? ranks.coordinate_text() + ": " : "";
     if (is_alone || ranks.rank() == 0)
-      std::fprintf(stderr, "meshtrain: %s%s\n", place.c_str(), message_of(error).c_str());
+      std::fprintf(stderr, "meshtrain: %s%s\n", coordinate.c_str(), message_of(error).c_str());
     if (is_alone) abort_mpi(is_refusal ? 2 : 1);
     return is_refusal ? 2 : 1;
   }

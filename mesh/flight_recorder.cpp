@@ -151,29 +151,29 @@ int32_t FlightRecorder::add_group(std::string name, std::vector<int> ranks) {
   return static_cast<int32_t>(groups_.size()) - 1;
 }
 
-void FlightRecorder::set_place(std::string_view place) {
-  if (when_placed_) when_placed_(ShortText<40>(place).characters.data());
+void FlightRecorder::set_work(std::string_view work) {
+  if (on_work_) on_work_(ShortText<40>(work).characters.data());
   {
     const std::lock_guard lock(mutex_);
-    place_ = place;
+    work_ = work;
     if (traces_) {
       const Flight::Clock::time_point now = Flight::Clock::now();
       end_work(now);
-      if (!place.empty()) works_.push_back({place_, now, {}});
+      if (!work.empty()) works_.push_back({work_, now, {}});
     }
   }
-  if (after_place_) after_place_();
+  if (after_work_) after_work_();
 }
 
-std::string FlightRecorder::place() const {
+std::string FlightRecorder::work() const {
   const std::lock_guard lock(mutex_);
-  return place_.text();
+  return work_.text();
 }
 
-void FlightRecorder::show(Shown<NewestFlight>* newest, std::function<void()> call) {
+void FlightRecorder::show(SharedValue<NewestFlight>* newest, std::function<void()> call) {
   const std::lock_guard lock(mutex_);
   newest_ = newest;
-  after_place_ = std::move(call);
+  after_work_ = std::move(call);
 }
 
 void FlightRecorder::end_work(Clock::time_point now) {
@@ -209,7 +209,7 @@ int64_t FlightRecorder::issue(int32_t group, const Collective& collective, int64
   const std::lock_guard lock(mutex_);
   State& state = groups_[static_cast<size_t>(group)];
   flight.number = ++last_;
-  flight.place = place_;
+  flight.work = work_;
   flight.in_group = ++state.flights.issued;
   state.flights.sent_bytes += sent_bytes;
   state.outstanding.push_back(flight.number);

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "mesh/backend.h"
-#include "mesh/base/shown.h"
+#include "mesh/base/shared_value.h"
 
 namespace meshtrain {
 
@@ -48,7 +48,7 @@ struct Flight {
   std::array<int64_t, 4> shape{};  ///< of the output
   int64_t bytes = 0;               ///< of output and input
   ShortText<32> purpose;
-  ShortText<40> place;                             ///< in the model: "forward of block 3"; empty: outside
+  ShortText<40> work;                              ///< part of a step: "forward of block 3"; empty: none
   Clock::time_point issued{}, started{}, ended{};  ///< `started`, `ended`: zero as long as it has not
   Clock::duration waited{};                        ///< that the host has waited for it
 };
@@ -85,15 +85,15 @@ struct GroupCost {
 using GroupCosts = std::map<std::string, GroupCost, std::less<>>;
 
 /// A part of this rank's work: "forward of block 3".
-struct PlacedWork {
-  ShortText<40> place;
+struct TracedWork {
+  ShortText<40> name;
   Flight::Clock::time_point begun{}, ended{};
 };
 
 /// Everything that was recorded between two moments.
 struct FlightTrace {
   std::vector<Flight> flights;    ///< issued in between, in the order of their numbers
-  std::vector<PlacedWork> works;  ///< one after the other
+  std::vector<TracedWork> works;  ///< one after the other
 };
 
 /// The last collectives of this process, always recorded: what a rank does, did last and waits for can be told while it
@@ -109,15 +109,14 @@ class FlightRecorder {
   /// Adds a group of world ranks. Returns its index.
   int32_t add_group(std::string name, std::vector<int> ranks);
 
-  /// Sets the place of collectives that are issued from now on: in the model, or another part of a step's work. Empty:
-  /// none.
-  void set_place(std::string_view place);
-  std::string place() const;
-  /// Lets set_place() call `call` with each place, for tools that show where a process is. Before training starts.
-  void when_placed(std::function<void(const char* place)> call) { when_placed_ = std::move(call); }
-  /// Lets issue() write each collective into `newest`, and set_place() call `call` once the place is set. Null: no
+  /// Sets the part of a step's work that collectives issued from now on belong to: "forward of block 3". Empty: none.
+  void set_work(std::string_view work);
+  std::string work() const;
+  /// Lets set_work() call `call` with each part, for tools that show where a process is. Before training starts.
+  void on_work(std::function<void(const char* work)> call) { on_work_ = std::move(call); }
+  /// Lets issue() write each collective into `newest`, and set_work() call `call` once the part is set. Null: no
   /// longer. Call while nothing is issued.
-  void show(Shown<NewestFlight>* newest, std::function<void()> call);
+  void show(SharedValue<NewestFlight>* newest, std::function<void()> call);
 
   /// Records that a collective is issued, started, ended. `number`: what issue() returned. `sent_bytes`: Traffic.
   int64_t issue(int32_t group, const Collective& collective, int64_t sent_bytes = 0);
@@ -127,7 +126,8 @@ class FlightRecorder {
   void begin_wait(int64_t number);
   void end_wait(int64_t number);
 
-  /// Begins to keep all flights and places, also those that the ring has no room for; take_trace() returns them.
+  /// Begins to keep all flights and parts of the work, also those that the ring has no room for; take_trace() returns
+  /// them.
   void begin_trace();
   FlightTrace take_trace();
 
@@ -158,20 +158,20 @@ class FlightRecorder {
   std::vector<Flight> ring_ = std::vector<Flight>(kFlights);
   int64_t last_ = 0;  // number
   int64_t num_records_ = 0;
-  ShortText<40> place_;
+  ShortText<40> work_;
   std::vector<std::pair<int64_t, Flight::Clock::time_point>> awaited_;  // number and begin of waits; the newest last
   std::vector<State> groups_;
   std::map<uint64_t, int> same_ranks_;  // how many groups have these ranks
 
   void end_work(Clock::time_point now);
 
-  std::function<void(const char*)> when_placed_;
-  std::function<void()> after_place_;
-  Shown<NewestFlight>* newest_ = nullptr;
+  std::function<void(const char*)> on_work_;
+  std::function<void()> after_work_;
+  SharedValue<NewestFlight>* newest_ = nullptr;
   bool traces_ = false;
   int64_t traced_from_ = 0;          // number of the first flight of the trace
   std::vector<Flight> out_of_ring_;  // flights of the trace that have left the ring
-  std::vector<PlacedWork> works_;    // of the trace; the last goes on while place_ is not empty
+  std::vector<TracedWork> works_;    // of the trace; the last goes on while work_ is not empty
 };
 
 /// The time since its construction without what the host waited for collectives of this process.

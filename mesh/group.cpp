@@ -16,33 +16,33 @@ namespace {
 using Kind = Collective::Kind;
 
 /// The overlap of two tensors in memory, by their storages, so that it works on any device.
-enum class Overlap { None, WholePart, Partial };
+enum class Overlap { None, FullPart, Partial };
 
-/// Compares `part` with the slices of part.numel() elements that `whole` consists of; sets `index` to the slice it is.
-Overlap overlap(const at::Tensor& whole, const at::Tensor& part, int64_t* index = nullptr) {
-  if (!whole.is_alias_of(part) || whole.numel() == 0 || part.numel() == 0) return Overlap::None;
-  const int64_t begin = part.storage_offset() - whole.storage_offset();
-  if (begin >= whole.numel() || begin + part.numel() <= 0) return Overlap::None;
+/// Compares `part` with the slices of part.numel() elements that `full` consists of; sets `index` to the slice it is.
+Overlap overlap(const at::Tensor& full, const at::Tensor& part, int64_t* index = nullptr) {
+  if (!full.is_alias_of(part) || full.numel() == 0 || part.numel() == 0) return Overlap::None;
+  const int64_t begin = part.storage_offset() - full.storage_offset();
+  if (begin >= full.numel() || begin + part.numel() <= 0) return Overlap::None;
   if (begin < 0 || begin % part.numel() != 0) return Overlap::Partial;
   if (index) *index = begin / part.numel();
-  return Overlap::WholePart;
+  return Overlap::FullPart;
 }
 
-/// Returns what is wrong with a whole of [n * size, ...] and a part of [n, ...]; empty when they fit.
-std::string misfit(const char* whole_name, const at::Tensor& whole, const char* part_name, const at::Tensor& part,
+/// Returns what is wrong with a full tensor of [n * size, ...] and a part of [n, ...]; empty when they fit.
+std::string misfit(const char* full_name, const at::Tensor& full, const char* part_name, const at::Tensor& part,
                    int size) {
-  const bool fits = part.dim() > 0 && whole.dim() == part.dim() && whole.size(0) == part.size(0) * size &&
-                    whole.sizes().slice(1) == part.sizes().slice(1);
+  const bool fits = part.dim() > 0 && full.dim() == part.dim() && full.size(0) == part.size(0) * size &&
+                    full.sizes().slice(1) == part.sizes().slice(1);
   if (fits) return "";
-  return whole_name + (" must be " + std::to_string(size)) + " times " + part_name + " along dim 0";
+  return full_name + (" must be " + std::to_string(size)) + " times " + part_name + " along dim 0";
 }
 
-/// Returns what is wrong with a division of `whole` into `rows`, one number for each rank; empty when it fits.
-std::string misfit(const char* name, const at::Tensor& whole, const std::vector<int64_t>& rows, int size) {
+/// Returns what is wrong with a division of `full` into `rows`, one number for each rank; empty when it fits.
+std::string misfit(const char* name, const at::Tensor& full, const std::vector<int64_t>& rows, int size) {
   const bool counts = static_cast<int>(rows.size()) == size &&
                       std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count >= 0; });
   const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  if (counts && whole.dim() > 0 && whole.size(0) == sum) return "";
+  if (counts && full.dim() > 0 && full.size(0) == sum) return "";
   return name + (" must have the rows of " + std::to_string(size)) + " parts, which are " + std::to_string(sum);
 }
 
@@ -62,9 +62,9 @@ Group::Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int
     : backend_(std::move(backend)),
       identity_(std::make_shared<const Identity>(Identity{std::move(name), std::move(ranks), std::move(coordinate)})) {
   if (static_cast<int>(identity_->ranks.size()) != backend_->size()) {
-    throw OfRank<std::invalid_argument>(identity_->coordinate + ": group " + identity_->name + " lists " +
-                                        counted(identity_->ranks.size(), "rank") + ", its backend has " +
-                                        std::to_string(backend_->size()));
+    throw RankError<std::invalid_argument>(identity_->coordinate + ": group " + identity_->name + " lists " +
+                                           counted(identity_->ranks.size(), "rank") + ", its backend has " +
+                                           std::to_string(backend_->size()));
   }
 }
 
@@ -137,17 +137,17 @@ Group Group::split(const std::vector<int>& members, GroupTraits traits) const {
   for (const int member : members) {
     const bool twice = in_group(member, size()) && seen[static_cast<size_t>(member)];
     if (!in_group(member, size()) || twice) {
-      throw OfRank<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " (" +
-                                          std::to_string(size()) + " ranks) into " + traits.name + ": member " +
-                                          std::to_string(member) +
-                                          (twice ? " stands there twice" : " is not in the group"));
+      throw RankError<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " (" +
+                                             std::to_string(size()) + " ranks) into " + traits.name + ": member " +
+                                             std::to_string(member) +
+                                             (twice ? " stands there twice" : " is not in the group"));
     }
     seen[static_cast<size_t>(member)] = true;
     ranks.push_back(this->ranks()[member]);
   }
   if (std::find(members.begin(), members.end(), rank()) == members.end()) {
-    throw OfRank<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " into " + traits.name +
-                                        ": group rank " + std::to_string(rank()) + " must list itself");
+    throw RankError<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " into " + traits.name +
+                                           ": group rank " + std::to_string(rank()) + " must list itself");
   }
   std::shared_ptr<Backend> part = backend_->split(members, traits);
   Group group(std::move(part), std::move(traits.name), std::move(ranks), coordinate_text());
@@ -173,8 +173,8 @@ void Group::check() const {
 
 at::Tensor Group::window(int64_t numel, const at::TensorOptions& options, Placement placement) const {
   if (numel < 0) {
-    throw OfRank<std::invalid_argument>(coordinate_text() + ": group " + name() + " cannot allocate " +
-                                        std::to_string(numel) + " elements");
+    throw RankError<std::invalid_argument>(coordinate_text() + ": group " + name() + " cannot allocate " +
+                                           std::to_string(numel) + " elements");
   }
   return backend_->window(numel, options, placement);
 }
@@ -211,7 +211,7 @@ std::string Group::problem(const Collective& collective) const {
       switch (overlap(output, input, &part)) {
         case Overlap::None:
           return "";
-        case Overlap::WholePart:
+        case Overlap::FullPart:
           return part == rank() ? "" : "a shard that lies in the output must be this rank's own place there";
         case Overlap::Partial:
           return "output and shard overlap";
@@ -262,7 +262,7 @@ Work Group::issue(Collective collective) const {
 }
 
 void Group::refuse(const Collective& collective, const std::string& problem) const {
-  throw OfRank<std::invalid_argument>(describe(collective, size()) + ": " + problem);
+  throw RankError<std::invalid_argument>(describe(collective, size()) + ": " + problem);
 }
 
 }  // namespace meshtrain

@@ -12,8 +12,9 @@ Link::Link(const Group& group, int from, int to) {
   const std::string name = group.name() + " " + std::to_string(from) + ">" + std::to_string(to);
   const auto is_in_group = [&](int rank) { return rank >= 0 && rank < group.size(); };
   if (!is_in_group(from) || !is_in_group(to) || from == to) {
-    throw OfRank<std::invalid_argument>(group.coordinate_text() + ": link " + name + ": expected two ranks of group " +
-                                        group.name() + ", which has " + std::to_string(group.size()));
+    throw RankError<std::invalid_argument>(group.coordinate_text() + ": link " + name +
+                                           ": expected two ranks of group " + group.name() + ", which has " +
+                                           std::to_string(group.size()));
   }
   if (group.rank() == from) end_ = End::Sender;
   if (group.rank() == to) end_ = End::Receiver;
@@ -40,8 +41,8 @@ Link Link::with_purpose(std::string purpose) const {
 
 void Link::refuse(const char* call) const {
   const char* const end = end_ == End::None ? "no end of it" : is_sender() ? "its sender" : "its receiver";
-  throw OfRank<std::invalid_argument>(pair_.coordinate_text() + ": " + call + " on link " + pair_.name() +
-                                      ": this rank is " + end);
+  throw RankError<std::invalid_argument>(pair_.coordinate_text() + ": " + call + " on link " + pair_.name() +
+                                         ": this rank is " + end);
 }
 
 }  // namespace meshtrain

@@ -37,8 +37,8 @@ at::Tensor Parameter::valid() const {
   return part;
 }
 
-Parameter whole_parameter(std::string name, std::vector<int64_t> shape, Initializer initializer,
-                          const at::TensorOptions& options) {
+Parameter full_parameter(std::string name, std::vector<int64_t> shape, Initializer initializer,
+                         const at::TensorOptions& options) {
   Parameter parameter;
   parameter.name = std::move(name);
   parameter.tensor = empty_leaf(options);
@@ -53,10 +53,10 @@ Parameter sharded_parameter(std::string name, std::vector<int64_t> shape, int64_
                             Initializer initializer, const at::TensorOptions& options) {
   const int64_t dims = static_cast<int64_t>(shape.size());
   if (dim < 0 || dim >= dims) {
-    throw OfRank<std::invalid_argument>(group.coordinate_text() + ": " + name + " of " + std::to_string(dims) +
-                                        " dims cannot be cut along dim " + std::to_string(dim));
+    throw RankError<std::invalid_argument>(group.coordinate_text() + ": " + name + " of " + std::to_string(dims) +
+                                           " dims cannot be cut along dim " + std::to_string(dim));
   }
-  Parameter parameter = whole_parameter(std::move(name), std::move(shape), initializer, options);
+  Parameter parameter = full_parameter(std::move(name), std::move(shape), initializer, options);
   if (group.size() == 1) return parameter;
 
   const int64_t extent = parameter.global_shape[dim];

@@ -23,15 +23,15 @@ struct Parameter {
   std::string name;                   ///< as in a Hugging Face checkpoint: "model.layers.0.mlp.up_proj.weight"
   at::Tensor tensor;                  ///< the local leaf, [shape]; an empty leaf until bind()
   std::vector<int64_t> shape;         ///< local extents, padding included
-  std::vector<int64_t> global_shape;  ///< extents of the whole tensor, without padding
+  std::vector<int64_t> global_shape;  ///< extents of the full tensor, without padding
   Box box;                            ///< the local part of the global tensor; beyond it `tensor` is padding (zeros)
   Initializer initializer;
-  std::string sharded_over;       ///< the axis that cuts the tensor ("tp"); empty: every rank holds the whole
+  std::string sharded_over;       ///< the axis that cuts the tensor ("tp"); empty: every rank holds all of it
   int64_t sharded_dim = 0;        ///< the dim that is cut
   std::string partial_over;       ///< the axis over whose ranks the local gradients must still be summed
   bool of_tokens = false;         ///< a matrix whose rows belong to tokens of the vocabulary: embedding, head
-  bool follows_previous = false;  ///< lies in memory directly behind the parameter before it (q, k, v)
-  bool written_by_layer = false;  ///< the layers that use the tensor write its whole gradient where they are the first
+  bool follows_previous = false;  ///< lies in memory directly after the parameter before it (q, k, v)
+  bool written_by_layer = false;  ///< the layers that use the tensor write its full gradient where they are the first
                                   ///< to compute one (tensor_parallel/products/leaf_gradient.h), so its buffer needs no
                                   ///< zeros before; nothing but these layers may use it
 
@@ -39,9 +39,9 @@ struct Parameter {
   at::Tensor valid() const;
 };
 
-/// Returns a parameter that every rank holds whole.
-Parameter whole_parameter(std::string name, std::vector<int64_t> shape, Initializer initializer,
-                          const at::TensorOptions& options);
+/// Returns a parameter that every rank holds in full.
+Parameter full_parameter(std::string name, std::vector<int64_t> shape, Initializer initializer,
+                         const at::TensorOptions& options);
 
 /// Returns a parameter of global `shape` whose dim `dim` is cut evenly over `group`, the ranks along an axis, rounded
 /// up: the last ranks are padded.

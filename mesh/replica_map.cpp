@@ -48,7 +48,7 @@ ReplicaMap::ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& a
     make_runs(along_axes, mesh.group(all));
     return;
   }
-  (num_shards ? shards_ : whole_replicas_) = along_axes;
+  (num_shards ? shards_ : full_replicas_) = along_axes;
   for (const std::string& axis : axes) others.erase(axis);
   remaining_ = mesh.group(others).with_purpose("cp.gradients");
   others.insert(roles.cut);
@@ -86,12 +86,12 @@ ReplicaMap::Part ReplicaMap::part_of(int64_t rank) const {
   return {tp, inner % num_shards_, outer * (inner_.size / num_shards_) + inner / num_shards_};
 }
 
-Range ReplicaMap::owned(int64_t numel, int64_t whole) const {
+Range ReplicaMap::owned(int64_t numel, int64_t full) const {
   const Part own = part();
   const int64_t share = (numel + num_replicas_ - 1) / num_replicas_;
   const int64_t end = std::min(share * (own.replica + 1), numel);
   int64_t begin = std::min(share * own.replica, numel);
-  if (own.tp != 0) begin = std::max(begin, whole);
+  if (own.tp != 0) begin = std::max(begin, full);
   return {begin, std::max<int64_t>(end - begin, 0)};
 }
 

@@ -20,12 +20,12 @@ struct ReplicaRoles {
 /// summed: decided here, once, from the mesh and from how data parallelism divides the model.
 ///
 /// tp cuts the parameters that say so (Parameter::sharded_over). What a rank has of the parameters lies in flat
-/// buffers, which data parallelism (FSDP), over the axis dp or over dp and cp, cuts into shards or leaves whole. Ranks
+/// buffers, which data parallelism (FSDP), over the axis dp or over dp and cp, cuts into shards or leaves uncut. Ranks
 /// that hold the same shard of the same part are replicas of each other, and share its elements out among them as
 /// owners.
 ///
 /// A gradient is a sum over dp x cp, and over tp too where it is partial there (rule 2 of arithmetic). Data parallelism
-/// makes the part of that sum that is over its own ranks: shards(), or whole_replicas(). remaining() and
+/// makes the part of that sum that is over its own ranks: shards(), or full_replicas(). remaining() and
 /// remaining_partial() are the other ranks.
 class ReplicaMap {
  public:
@@ -55,13 +55,13 @@ class ReplicaMap {
   int64_t num_tp() const { return tp_.size; }
   Part part_of(int64_t rank) const;
   Part part() const { return part_of(rank_); }
-  /// The axes over whose ranks flat buffers are cut; empty where every rank holds them whole.
+  /// The axes over whose ranks flat buffers are cut; empty where every rank holds them in full.
   const std::vector<std::string>& cut_axes() const { return cut_axes_; }
 
   /// Returns the elements that this rank owns of its shard of a flat buffer, of `numel` elements, of which the first
-  /// `whole` belong to parameters that tp does not cut. Every element of the model has exactly one owner (rule
+  /// `full` belong to parameters that tp does not cut. Every element of the model has exactly one owner (rule
   /// 3 of arithmetic): replicas own equal ranges, and what all tp ranks hold belongs to the first of them.
-  Range owned(int64_t numel, int64_t whole) const;
+  Range owned(int64_t numel, int64_t full) const;
 
   const Group& world() const { return world_; }
   /// Returns the ranks that hold the other parts of the parameters that tp cuts; of all other parameters they hold the
@@ -70,10 +70,10 @@ class ReplicaMap {
   /// Ranks that compute different tokens, dp x cp: a loss and every gradient are sums over them.
   const Group& tokens() const { return tokens_; }
   /// Ranks that hold the shards of this rank's flat buffers, in the order of Part::shard; this rank alone where they
-  /// are whole.
+  /// are full.
   const Group& shards() const { return shards_; }
-  /// Ranks over which data parallelism sums flat buffers that are whole; this rank alone where they are cut.
-  const Group& whole_replicas() const { return whole_replicas_; }
+  /// Ranks over which data parallelism sums flat buffers that are full; this rank alone where they are cut.
+  const Group& full_replicas() const { return full_replicas_; }
   /// Ranks that hold what this rank holds, in the order of Part::replica.
   const Group& replicas() const { return replicas_; }
   /// Ranks over which gradients remain to be summed after data parallelism: cp unless data parallelism is over it, and
@@ -98,7 +98,7 @@ class ReplicaMap {
   Digit tp_, outer_, inner_;  // the last two: dp and cp in the order of the layout
   std::vector<std::string> cut_axes_;
   int64_t num_replicas_ = 1;
-  Group world_, parts_, tokens_, shards_, whole_replicas_, replicas_, remaining_, remaining_partial_;
+  Group world_, parts_, tokens_, shards_, full_replicas_, replicas_, remaining_, remaining_partial_;
 };
 
 }  // namespace meshtrain

@@ -11,7 +11,7 @@ namespace meshtrain {
 /// Calls and bytes of one kind of collective on one group for one purpose.
 struct Traffic {
   int64_t calls = 0;
-  /// The whole buffer: output of a gather, input of a scatter or all-to-all, the tensor otherwise.
+  /// The full buffer: output of a gather, input of a scatter or all-to-all, the tensor otherwise.
   int64_t buffer_bytes = 0;
   int64_t sent_bytes = 0;  ///< sent by this rank under a bandwidth-optimal algorithm, from the buffer and group size
 };

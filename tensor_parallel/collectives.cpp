@@ -17,16 +17,16 @@ at::Tensor empty_rows(const at::Tensor& x, int64_t rows) {
 
 }  // namespace
 
-Pending start_gather_rows(const at::Tensor& x, const Group& group) {
+PendingTensor start_gather_rows(const at::Tensor& x, const Group& group) {
   if (group.size() == 1) return {x, {}};
-  Pending rows{empty_rows(x, x.size(0) * group.size()), {}};
+  PendingTensor rows{empty_rows(x, x.size(0) * group.size()), {}};
   rows.work = group.all_gather(rows.tensor, x.contiguous());
   return rows;
 }
 
-Pending start_scatter_rows(const at::Tensor& x, const Group& group) {
+PendingTensor start_scatter_rows(const at::Tensor& x, const Group& group) {
   if (group.size() == 1) return {x, {}};
-  Pending rows{empty_rows(x, x.size(0) / group.size()), {}};
+  PendingTensor rows{empty_rows(x, x.size(0) / group.size()), {}};
   rows.work = group.reduce_scatter(rows.tensor, x.contiguous());
   return rows;
 }

@@ -7,7 +7,7 @@
 namespace meshtrain {
 
 /// A collective in progress and the tensor that it fills.
-struct Pending {
+struct PendingTensor {
   at::Tensor tensor;
   Work work;
 
@@ -20,11 +20,11 @@ struct Pending {
 // Every rank of the group must call these functions in the same order. Not differentiable. On one rank they return `x`.
 
 /// Starts to gather x [T/n, ...] -> [T, ...], in the order of group ranks.
-Pending start_gather_rows(const at::Tensor& x, const Group& group);
+PendingTensor start_gather_rows(const at::Tensor& x, const Group& group);
 
 /// Starts to sum x [T, ...] over all ranks; this rank gets its [T/n, ...] of the sum. T must be a multiple of the
 /// group's size.
-Pending start_scatter_rows(const at::Tensor& x, const Group& group);
+PendingTensor start_scatter_rows(const at::Tensor& x, const Group& group);
 
 /// Throws std::logic_error, naming `operation`, in a backward that is recorded itself (create_graph): the second
 /// derivative would lack its collectives.

@@ -54,7 +54,7 @@ struct Lookup : torch::autograd::Function<Lookup> {
     ctx->save_for_backward({ids});
     ctx->saved_data["table"] = c10::IValue::make_capsule(table);
     const ShardIds here = table->find(ids);
-    Pending rows{weight.index({here.local}), {}};
+    PendingTensor rows{weight.index({here.local}), {}};
     if (table->tp.group.size() == 1) return rows.tensor;
 
     rows.tensor.masked_fill_(here.absent.unsqueeze(1), 0);
@@ -66,7 +66,7 @@ struct Lookup : torch::autograd::Function<Lookup> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     require_first_order("an embedding");
     const auto table = c10::static_intrusive_pointer_cast<Table>(ctx->saved_data["table"].toCapsule());
-    Pending dy{grads[0], {}};
+    PendingTensor dy{grads[0], {}};
     if (table->tp.splits_rows()) dy = start_gather_rows(dy.tensor, table->tp.group);
     const ShardIds here = table->find_trained(ctx->get_saved_variables()[0]);
 

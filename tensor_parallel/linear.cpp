@@ -60,7 +60,7 @@ RowParallelLinear::RowParallelLinear(const TensorParallel& tp, const std::string
                                 initializer, options)) {
   weight_.written_by_layer = true;
   if (!bias) return;
-  bias_.push_back(whole_parameter(name + ".bias", {out_features}, Initializer{}, options));
+  bias_.push_back(full_parameter(name + ".bias", {out_features}, Initializer{}, options));
   bias_.back().written_by_layer = true;
   if (tp.splits_rows()) bias_.back().partial_over = tp.group.name();
 }

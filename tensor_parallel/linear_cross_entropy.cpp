@@ -146,14 +146,14 @@ void for_chunks(const at::Tensor& x, const at::Tensor& labels, const Head& head,
   }
 }
 
-Pending start_gather(const at::Tensor& x, const TensorParallel& tp) {
-  return tp.splits_rows() ? start_gather_rows(x, tp.group) : Pending{x, {}};
+PendingTensor start_gather(const at::Tensor& x, const TensorParallel& tp) {
+  return tp.splits_rows() ? start_gather_rows(x, tp.group) : PendingTensor{x, {}};
 }
 
 /// Starts the sum of every rank's gradient of x.
-Pending start_sum(const at::Tensor& dx, const TensorParallel& tp) {
+PendingTensor start_sum(const at::Tensor& dx, const TensorParallel& tp) {
   if (tp.splits_rows()) return start_scatter_rows(dx, tp.group);
-  Pending sum{dx, {}};
+  PendingTensor sum{dx, {}};
   sum.work = tp.group.all_reduce(sum.tensor);
   return sum;
 }
@@ -196,15 +196,15 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const int64_t written = labels.numel() > 0 ? head->valid : 0;  // rows that products write
     if (target.unwritten) weight_gradient.narrow(0, written, head->weight.size(0) - written).zero_();
     const at::Tensor x = start_gather(saved[0], head->tp).wait();
-    const at::Tensor whole_dx = needs_x ? at::empty(x.sizes(), x.options()) : at::Tensor();
-    Pending dx;
+    const at::Tensor full_dx = needs_x ? at::empty(x.sizes(), x.options()) : at::Tensor();
+    PendingTensor dx;
     at::Tensor value = ctx->saved_data["value"].toTensor().zero_();
     for_chunks(x, labels, *head, [&](Chunk& chunk, int64_t first, int64_t count) {
       value.add_(chunk.loss());
       const at::Tensor gradient = chunk.gradient(upstream);
       if (needs_x) {
-        product_into(whole_dx.narrow(0, first, count), gradient, head->rows().t());
-        if (first + count == labels.numel()) dx = start_sum(whole_dx, head->tp);
+        product_into(full_dx.narrow(0, first, count), gradient, head->rows().t());
+        if (first + count == labels.numel()) dx = start_sum(full_dx, head->tp);
       }
       const bool writes = (apart || target.unwritten) && first == 0;
       if (needs_weight) add_product(sum, gradient, x.narrow(0, first, count), writes);

@@ -144,12 +144,12 @@ struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
     const at::Tensor dy = grads[0].contiguous();
     Gradients gradients(ctx, *layer);
 
-    Pending x;
+    PendingTensor x;
     if (gradients.needs_weights()) {
       x.tensor = input_again(ctx, *layer);
       if (tp.splits_rows()) x = start_gather_rows(x.tensor, tp.group);
     }
-    Pending dx;
+    PendingTensor dx;
     if (gradients.needs_input()) {
       dx.tensor = product(dy, join(layer->weights).t());
       if (tp.splits_rows()) {
@@ -173,7 +173,7 @@ struct RowLinear : torch::autograd::Function<RowLinear> {
     const bool has_bias = !layer->biases.empty();
     if (tp.group.size() == 1) return forward_product(x, *layer, has_bias);
 
-    Pending y{forward_product(x, *layer, /*with_bias=*/false), {}};
+    PendingTensor y{forward_product(x, *layer, /*with_bias=*/false), {}};
     if (tp.splits_rows()) {
       y = start_scatter_rows(y.tensor, tp.group);
     } else {
@@ -190,7 +190,7 @@ struct RowLinear : torch::autograd::Function<RowLinear> {
     Gradients gradients(ctx, *layer);
 
     const at::Tensor own_rows = grads[0].contiguous();
-    Pending dy{own_rows, {}};
+    PendingTensor dy{own_rows, {}};
     const bool needs_all_rows = gradients.needs_input() || gradients.needs_weights();
     if (tp.splits_rows() && needs_all_rows) dy = start_gather_rows(own_rows, tp.group);
     gradients.of_biases(own_rows);

@@ -21,14 +21,14 @@ VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, c
     std::ostringstream message;
     message << tp.group.coordinate_text() << ": logits of one token need x [" << head.global_shape[1] << "], not "
             << x.sizes();
-    throw OfRank<std::invalid_argument>(message.str());
+    throw RankError<std::invalid_argument>(message.str());
   }
   const at::NoGradGuard no_grad;
   local_ = product(x.unsqueeze(0), head.tensor.detach()).squeeze(0);
   if (softcap > 0) local_.div_(softcap).tanh_().mul_(softcap);
 }
 
-VocabularyLogits::Largest VocabularyLogits::largest() const {
+VocabularyLogits::LargestLogit VocabularyLogits::largest() const {
   at::Tensor here =
       at::full({2}, -std::numeric_limits<double>::infinity(), at::kDouble);  // the value of a rank without rows
   if (valid_ > 0) {
@@ -47,7 +47,7 @@ VocabularyLogits::Largest VocabularyLogits::largest() const {
   return {static_cast<int64_t>(number[2 * best + 1]), number[2 * best]};
 }
 
-at::Tensor VocabularyLogits::whole() const {
+at::Tensor VocabularyLogits::full() const {
   if (group_.size() == 1) return local_;
   at::Tensor all = at::empty({local_.size(0) * group_.size()}, local_.options());
   group_.all_gather(all, local_).wait();

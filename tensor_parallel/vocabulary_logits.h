@@ -15,16 +15,16 @@ class VocabularyLogits {
   /// another shape.
   VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp, double softcap = 0);
 
-  struct Largest {
+  struct LargestLogit {
     int64_t id;
     double value;
   };
   /// Returns the largest logit, with the lowest id among equal ones. Not-a-number is larger than all numbers, as for
   /// torch.argmax. Communicates two numbers per rank. Every tp rank must call it and gets the same result.
-  Largest largest() const;
+  LargestLogit largest() const;
 
   /// Gathers all logits, [V] in the dtype of x, on every tp rank. All of them must call it.
-  at::Tensor whole() const;
+  at::Tensor full() const;
 
  private:
   Group group_;

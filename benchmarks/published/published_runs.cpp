@@ -9,7 +9,7 @@
 #include "benchmarks/published/software.h"
 #include "benchmarks/published/steps.h"
 #include "mesh/base/error.h"
-#include "runtime/program/plan/planned_mesh.h"
+#include "runtime/program/forecast/mesh_forecast.h"
 #include "runtime/training/model/shape.h"
 
 namespace meshtrain {
@@ -31,8 +31,8 @@ double model_flops(const ModelShape& shape, int64_t sequence, bool causal) {
 
 double memory_of_run(const PublishedRun& run, const Software& software, int64_t micro_batch) {
   const Recipe recipe = recipe_of(run, micro_batch, 1, software);
-  const RunPlan plan = resolve(recipe, layout_of(run, recipe));
-  const StepMemory memory = forecast(plan, {kRanksPerHost, true}).step.memory();
+  const Decisions decisions = resolve(recipe, layout_of(run, recipe));
+  const StepMemory memory = forecast(decisions, {kRanksPerHost, true}).step.memory();
   return translated_memory(memory, software, run, recipe.model.shape, micro_batch * run.sequence / run.cp);
 }
 

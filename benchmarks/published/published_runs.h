@@ -8,7 +8,7 @@
 
 #include "benchmarks/published/rates.h"
 #include "benchmarks/published/table.h"
-#include "runtime/program/plan/time_forecast.h"
+#include "runtime/program/forecast/time_forecast.h"
 
 namespace meshtrain {
 

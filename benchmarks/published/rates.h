@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/program/plan/machine.h"
+#include "runtime/program/forecast/machine.h"
 
 namespace meshtrain {
 

@@ -11,7 +11,7 @@ bool has_word(const std::string& text, const std::string& word) {
   return !std::ranges::search(text, word, same).empty();
 }
 
-/// Returns the number behind "PR " in a source; 0 without one.
+/// Returns the number after "PR " in a source; 0 without one.
 int pull_request_of(const std::string& source) {
   const size_t at = source.find("PR ");
   return at == std::string::npos ? 0 : std::atoi(source.c_str() + at + 3);

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "benchmarks/published/table.h"
-#include "runtime/program/plan/simulation.h"
-#include "runtime/program/plan/timeline.h"
+#include "runtime/program/forecast/simulation.h"
+#include "runtime/program/forecast/timeline.h"
 #include "runtime/training/model/shape.h"
 
 namespace meshtrain {

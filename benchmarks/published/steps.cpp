@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/program/plan/forecast.h"
+#include "runtime/program/forecast/forecast.h"
 
 namespace meshtrain {
 namespace {
 
 /// The standard deviation of GPUs' speed, relative: those of one cluster differ in the clock that their power allows
-/// (Sinha et al., "Not All GPUs Are Created Equal", SC22). The slowest of n is sqrt(2 ln n) of it behind the mean.
+/// (Sinha et al., "Not All GPUs Are Created Equal", SC22). The slowest of n takes sqrt(2 ln n) of it longer than the
+/// mean.
 constexpr double kSpread = 0.01;
 
 /// Returns `b`, and `factor` times what it has beyond `a`.
@@ -30,18 +31,20 @@ TimeForecast combined(const TimeForecast& a, const TimeForecast& b, double facto
 
 }  // namespace
 
-PublishedSteps::PublishedSteps(const PublishedRun& run, const RunPlan& plan, const Software& software)
-    : ranks_(static_cast<double>(run.gpus)), layers_(plan.shape.num_hidden_layers), period_(layer_period(plan)) {
-  const int64_t count = plan.batch.global_batch / run.dp / plan.batch.micro_batch;
+PublishedSteps::PublishedSteps(const PublishedRun& run, const Decisions& decisions, const Software& software)
+    : ranks_(static_cast<double>(run.gpus)),
+      layers_(decisions.shape.num_hidden_layers),
+      period_(layer_period(decisions)) {
+  const int64_t count = decisions.batch.global_batch / run.dp / decisions.batch.micro_batch;
   micro_batches_ = count;
   counts_ = count > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count};
   few_ = layers_ % period_;
   while (few_ < 4) few_ += period_;
-  const int64_t tokens = plan.batch.micro_batch * run.sequence / run.cp;
+  const int64_t tokens = decisions.batch.micro_batch * run.sequence / run.cp;
   for (const int64_t layers : few_ + period_ < layers_ ? std::vector{few_, few_ + period_} : std::vector{layers_}) {
-    RunPlan part = plan;
+    Decisions part = decisions;
     part.shape.num_hidden_layers = layers;
-    const int64_t last = plan.layout.size() - 1;
+    const int64_t last = decisions.layout.size() - 1;
     for (const StepForecast& step : simulate(part, {kRanksPerHost, true}, last, counts_, Recording::Signatures)) {
       timelines_.push_back(translated(step.timeline, software, run, part.shape, tokens));
     }

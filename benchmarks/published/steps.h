@@ -5,8 +5,8 @@
 
 #include "benchmarks/published/software.h"
 #include "benchmarks/published/table.h"
-#include "runtime/program/plan/time_forecast.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/forecast/time_forecast.h"
+#include "runtime/program/recipe/decisions.h"
 
 namespace meshtrain {
 
@@ -17,8 +17,8 @@ inline constexpr int64_t kRanksPerHost = 8;
 /// time of all follows.
 class PublishedSteps {
  public:
-  /// `plan`: of the recipe that recipe_of() returned. Throws InputError as simulate() does.
-  PublishedSteps(const PublishedRun& run, const RunPlan& plan, const Software& software);
+  /// `decisions`: of the recipe that recipe_of() returned. Throws InputError as simulate() does.
+  PublishedSteps(const PublishedRun& run, const Decisions& decisions, const Software& software);
 
   /// Returns the time of a step of the slowest rank, for which the others wait.
   TimeForecast time(const Machine& machine) const;

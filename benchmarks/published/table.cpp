@@ -11,7 +11,7 @@
 #include "mesh/base/error.h"
 #include "mesh/base/files/file_reader.h"
 #include "mesh/base/size_text.h"
-#include "runtime/program/plan/machine.h"
+#include "runtime/program/forecast/machine.h"
 
 namespace meshtrain {
 namespace {
@@ -114,7 +114,7 @@ void read_sharding(PublishedRun& run, const TableRow& row) {
   const size_t blank = cell.find(' ');
   run.sharding = cell.substr(0, blank);
   const std::string expected =
-      "one of " + listed(modes) + "; hybrid_shard may have the ranks that share a copy behind it";
+      "one of " + listed(modes) + "; hybrid_shard may have the ranks that share a copy after it";
   if (std::ranges::find(modes, run.sharding) == modes.end()) row.refuse("sharding", expected);
   if (blank == std::string::npos) return;
   if (run.sharding != "hybrid_shard") row.refuse("sharding", expected);

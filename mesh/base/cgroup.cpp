@@ -24,7 +24,7 @@ std::vector<int64_t> numbers_in(const fs::path& path) {
   return numbers;
 }
 
-/// Returns the number behind `key` in memory.stat; 0 without one.
+/// Returns the number after `key` in memory.stat; 0 without one.
 int64_t stat_in(const fs::path& path, const std::string& key) {
   std::ifstream file(path);
   std::string name;

@@ -38,7 +38,7 @@ class NamesRank {
 };
 
 template <class Error>
-class OfRank : public Error, public NamesRank {
+class RankError : public Error, public NamesRank {
  public:
   using Error::Error;
 };

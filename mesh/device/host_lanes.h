@@ -20,7 +20,7 @@ struct Avx512 {};
 
 inline constexpr int64_t kLanes = 16;
 
-/// Returns `count` rounded up to whole registers.
+/// Returns `count` rounded up to full registers.
 constexpr int64_t padded(int64_t count) {
   return (count + kLanes - 1) / kLanes * kLanes;
 }
@@ -55,7 +55,7 @@ MESHTRAIN_LANES_INLINE Lanes rounded_to(Lanes values) {
 /// Computes 2^x: a polynomial of degree 6 that interpolates 2^x in [-0.5, 0.5], relative error 2.6e-9 before rounding;
 /// 0 for x = -inf, infinity for x = inf.
 MESHTRAIN_LANES_INLINE Lanes exp2_of(Lanes x) {
-  const Lanes whole = nearest_integers(x), rest = x - whole;
+  const Lanes nearest = nearest_integers(x), rest = x - nearest;
   Lanes power = broadcast(1.5461444724808513e-4F);
   power = fmadd(power, rest, broadcast(1.3400428177711937e-3F));
   power = fmadd(power, rest, broadcast(9.61805667843204e-3F));
@@ -63,7 +63,7 @@ MESHTRAIN_LANES_INLINE Lanes exp2_of(Lanes x) {
   power = fmadd(power, rest, broadcast(2.4022650922289554e-1F));
   power = fmadd(power, rest, broadcast(6.931472067028329e-1F));
   power = fmadd(power, rest, broadcast(1));
-  return times_power_of_two(power, whole);
+  return times_power_of_two(power, nearest);
 }
 
 }  // namespace MESHTRAIN_LANES_SPACE

@@ -176,25 +176,25 @@ MESHTRAIN_LANES_INLINE Lanes nearest_integers(Lanes values) {
   return {_mm256_round_ps(values.low, kMode), _mm256_round_ps(values.high, kMode)};
 }
 
-/// Computes 2^exponent for exponents from -127, which gives 0, to 127.
+/// Computes 2^exponents for exponents from -127, which gives 0, to 127.
 MESHTRAIN_LANES_INLINE __m256 power_of_two(__m256i exponents) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(exponents, _mm256_set1_epi32(127)), 23));
 }
 
-/// Computes values 2^whole, for values near 1, in two steps, as a float has no exponent for some of the powers; 0 for
-/// whole = -inf and infinity for whole = inf, even of NaN.
-MESHTRAIN_LANES_INLINE __m256 times_power_of_two(__m256 values, __m256 whole) {
+/// Computes values 2^exponents, for values near 1, in two steps, as a float has no exponent for some of the powers; 0
+/// for exponents = -inf and infinity for exponents = inf, even of NaN.
+MESHTRAIN_LANES_INLINE __m256 times_power_of_two(__m256 values, __m256 exponents) {
   const __m256 most = _mm256_set1_ps(254), least = _mm256_set1_ps(-254);
-  const __m256i exponent = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(whole, least), most));
+  const __m256i exponent = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(exponents, least), most));
   const __m256i half = _mm256_srai_epi32(exponent, 1), rest = _mm256_sub_epi32(exponent, half);
   const __m256 product = _mm256_mul_ps(_mm256_mul_ps(values, power_of_two(half)), power_of_two(rest));
   const __m256 infinity = _mm256_castsi256_ps(_mm256_set1_epi32(0x7F800000));
-  const __m256 limited = _mm256_blendv_ps(product, infinity, _mm256_cmp_ps(whole, most, _CMP_GT_OQ));
-  return _mm256_andnot_ps(_mm256_cmp_ps(whole, least, _CMP_LT_OQ), limited);
+  const __m256 limited = _mm256_blendv_ps(product, infinity, _mm256_cmp_ps(exponents, most, _CMP_GT_OQ));
+  return _mm256_andnot_ps(_mm256_cmp_ps(exponents, least, _CMP_LT_OQ), limited);
 }
 
-MESHTRAIN_LANES_INLINE Lanes times_power_of_two(Lanes values, Lanes whole) {
-  return {times_power_of_two(values.low, whole.low), times_power_of_two(values.high, whole.high)};
+MESHTRAIN_LANES_INLINE Lanes times_power_of_two(Lanes values, Lanes exponents) {
+  return {times_power_of_two(values.low, exponents.low), times_power_of_two(values.high, exponents.high)};
 }
 
 MESHTRAIN_LANES_INLINE WideLanes wide_zeros() {

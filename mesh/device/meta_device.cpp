@@ -9,9 +9,9 @@ thread_local c10::DeviceType meta_stands_for = c10::kCUDA;
 
 }  // namespace
 
-MetaStandsFor::MetaStandsFor(c10::DeviceType device) : before_(std::exchange(meta_stands_for, device)) {}
+MetaDeviceGuard::MetaDeviceGuard(c10::DeviceType device) : before_(std::exchange(meta_stands_for, device)) {}
 
-MetaStandsFor::~MetaStandsFor() {
+MetaDeviceGuard::~MetaDeviceGuard() {
   meta_stands_for = before_;
 }
 

@@ -6,12 +6,12 @@ namespace meshtrain {
 
 /// While it exists, tensors of the Meta device that this thread uses stand for those of another device: code that
 /// chooses by the device, and so has other temporaries, chooses as it would there. Without one they stand for a GPU's.
-class MetaStandsFor {
+class MetaDeviceGuard {
  public:
-  explicit MetaStandsFor(c10::DeviceType device);
-  ~MetaStandsFor();
-  MetaStandsFor(const MetaStandsFor&) = delete;
-  MetaStandsFor& operator=(const MetaStandsFor&) = delete;
+  explicit MetaDeviceGuard(c10::DeviceType device);
+  ~MetaDeviceGuard();
+  MetaDeviceGuard(const MetaDeviceGuard&) = delete;
+  MetaDeviceGuard& operator=(const MetaDeviceGuard&) = delete;
 
  private:
   c10::DeviceType before_;

@@ -15,14 +15,14 @@ __device__ __forceinline__ void for_elements(const T* row, int64_t columns, With
   const auto address = reinterpret_cast<uintptr_t>(row);
   const int64_t to_vector = static_cast<int64_t>((16 - address % 16) % 16 / sizeof(T));
   const int64_t lead = to_vector < columns ? to_vector : columns, vectors = (columns - lead) / N;
-  const int64_t behind = lead + vectors * N, single = threadIdx.x;
+  const int64_t rest = lead + vectors * N, single = threadIdx.x;
   if (single < lead) {
     float value[1] = {wide(row[single])};
     with(value, single);
   }
-  if (single < columns - behind) {
-    float value[1] = {wide(row[behind + single])};
-    with(value, behind + single);
+  if (single < columns - rest) {
+    float value[1] = {wide(row[rest + single])};
+    with(value, rest + single);
   }
   int64_t i = threadIdx.x;
   for (; i + (kUnroll - 1) * kThreads < vectors; i += kUnroll * kThreads) {

@@ -27,7 +27,7 @@ at::Tensor statistics_of(at::Tensor& logits, const at::Tensor& column, const at:
   const Element element = element_of(kName, logits);
   check_rows(kName, logits, {});
   check_labels(kName, column, {absent});
-  const OnDevice device(logits);
+  const TensorDeviceGuard device(logits);
   const int64_t rows = logits.size(0);
   at::Tensor statistics = at::empty({3, rows}, logits.options().dtype(at::kFloat));
   float* numbers = statistics.data_ptr<float>();
@@ -43,7 +43,7 @@ void gradients_of(at::Tensor& logits, const at::Tensor&, const at::Tensor& max, 
   const Element element = element_of(kName, logits);
   check_rows(kName, logits, {max, sum_exp, upstream});
   check_labels(kName, column, {absent, ignored});
-  const OnDevice device(logits);
+  const TensorDeviceGuard device(logits);
   const GradientRows of{max.const_data_ptr<float>(),      sum_exp.const_data_ptr<float>(),
                         column.const_data_ptr<int64_t>(), absent.const_data_ptr<bool>(),
                         ignored.const_data_ptr<bool>(),   upstream.const_data_ptr<float>()};

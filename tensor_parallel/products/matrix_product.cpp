@@ -44,9 +44,9 @@ bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
 
 /// Returns true when the loops of few_rows.h compute a b^T: its time is that of reading b, whose rows lie side by side.
 bool has_few_rows(const at::Tensor& a, const at::Tensor& b) {
-  const auto has_whole_rows = [](const at::Tensor& tensor) { return tensor.stride(1) == 1; };
+  const auto has_full_rows = [](const at::Tensor& tensor) { return tensor.stride(1) == 1; };
   return a.size(0) > 0 && a.size(0) <= few_rows::kMost && has_lanes(a.scalar_type()) && is_host(a.device()) &&
-         a.scalar_type() == b.scalar_type() && has_whole_rows(a) && has_whole_rows(b);
+         a.scalar_type() == b.scalar_type() && has_full_rows(a) && has_full_rows(b);
 }
 
 template <class Set, class T>

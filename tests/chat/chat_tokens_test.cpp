@@ -260,7 +260,7 @@ TEST(ChatTokens, OfAConversationThatTheAssistantBegins) {
 
 TEST(ChatTokens, NamesABeginningThatCannotBeToldApart) {
   const ScratchFolder folder;
-  // The first message is rendered in another way than the ones behind it.
+  // The first message is rendered in another way than the ones after it.
   write_file(folder.path() / "t.jinja",
              "{% for m in messages %}{{ loop.index0 ~ m.role ~ ':' ~ m.content ~ ';' }}{% endfor %}"
              "{% if add_generation_prompt %}{{ messages|length }}assistant:{% endif %}");
@@ -274,7 +274,7 @@ TEST(ChatTokens, NamesABeginningThatCannotBeToldApart) {
   const std::string error = refusal(R"({"messages": [{"role": "assistant", "content": "a"}]})");
   EXPECT_TRUE(has(error,
                   "the assistant begins the conversation, and the template writes that turn in another way than "
-                  "behind a message of the user or the system"))
+                  "after a message of the user or the system"))
       << error;
 }
 

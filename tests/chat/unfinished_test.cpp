@@ -10,7 +10,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Returns the text behind which the last message of a conversation is continued.
+/// Returns the text after which the last message of a conversation is continued.
 std::string unfinished_text(const std::filesystem::path& file, const std::string& tokenizer, const std::string& last) {
   const std::string name = source_folder() + "/tests/tokenizer/fixtures/" + tokenizer;
   const auto loaded = load_tokenizer(name);

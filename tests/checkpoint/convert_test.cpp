@@ -140,7 +140,7 @@ TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {
     world().barrier();
     const std::vector<double> expected = Training(pretrained, world()).run(3);
     Training training(fresh, world());
-    const Resumed resumed = training.resume(path("run" + name) / "checkpoints");
+    const ResumePoint resumed = training.resume(path("run" + name) / "checkpoints");
     EXPECT_EQ(resumed.state.step, 0);
     EXPECT_EQ(training.run(3), expected);
     if (kind.precision == "fp16_mixed") continue;  // its loss scale continues from the checkpoint

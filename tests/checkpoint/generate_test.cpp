@@ -85,11 +85,11 @@ TEST(GenerateOnMeshes, TheCacheHoldsTheHeadsOfARank) {
   const ModelShape shape = recipe_of(cell_of("llama", false, "fp32"), true, "").model.shape;
   const DeviceMesh mesh = tp_mesh(world());
   const LanguageModel model(shape, mesh, at::kFloat, [](const Parameter& parameter) { initialize(parameter, 11); });
-  const int64_t whole = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * 4;
+  const int64_t full = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * 4;
   const HostMemory& memory = HostMemory::counted();
   const int64_t before = memory.live();
   const KeyValueCache cache = model.make_cache(10);
-  EXPECT_EQ(memory.live() - before, 10 * whole / world().size());
+  EXPECT_EQ(memory.live() - before, 10 * full / world().size());
 }
 
 TEST(GenerateOnMeshes, OtherAxesAreRefused) {

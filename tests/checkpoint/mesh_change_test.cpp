@@ -209,7 +209,7 @@ TEST(MeshChange, ACheckpointOfAnotherScheduleSaysSoWhereItMatters) {
   const auto mentions = [&](const ScheduleOptions& schedule) {
     recipe.schedule = schedule;
     Training training(recipe, world());
-    const Resumed resumed = training.resume(folder.path() / "run");
+    const ResumePoint resumed = training.resume(folder.path() / "run");
     return std::any_of(resumed.changes.begin(), resumed.changes.end(), [](const std::string& change) {
       return change.find("falls one step later than in the version that wrote the checkpoint") != std::string::npos;
     });
@@ -269,7 +269,7 @@ TEST(MeshChange, NumbersAreRoundedToThePrecisionThatIsAskedFor) {
                                          {"fp16_mixed", at::kFloat},
                                          {"fp64", at::kDouble}}) {
     Training other = train(precision);
-    const Resumed resumed = other.resume(folder.path() / "fp32");
+    const ResumePoint resumed = other.resume(folder.path() / "fp32");
     if (world().rank() == 0) {
       const std::string change = "train.precision: " + std::string(precision) + ", was fp32";
       EXPECT_NE(std::find(resumed.changes.begin(), resumed.changes.end(), change), resumed.changes.end());

@@ -109,8 +109,8 @@ TEST(OwnOptimizer, HasItsCheckpointsPlannedAsOursHave) {
     training.run(1);
     training.save(path);
     const int64_t bytes = read_manifest(newest(path)).num_bytes();
-    const RunPlan plan = resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
-    const std::string line = disk_notice(recipe, plan, CheckpointFolder(folder.path() / "none"), 0, 1).line;
+    const Decisions decisions = resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
+    const std::string line = disk_notice(recipe, decisions, CheckpointFolder(folder.path() / "none"), 0, 1).line;
     EXPECT_NE(line.find(" of " + size_text(bytes) + "; "), std::string::npos) << optimizer << ": " << line;
     EXPECT_EQ(optimizer_traits(name).by_element, name != "muon");
   }

@@ -8,8 +8,8 @@
 
 #include "mesh/agree.h"
 #include "runtime/program/hf/export_model.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/exported_model.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/trainer/checkpoints.h"
 #include "runtime/training/transformer/batch.h"
@@ -18,7 +18,7 @@ namespace meshtrain::testing {
 namespace {
 
 /// Returns the complete tensor.
-at::Tensor whole(CheckpointReader& reader, const std::string& name, const StoredTensor& stored) {
+at::Tensor full(CheckpointReader& reader, const std::string& name, const StoredTensor& stored) {
   const Box box{std::vector<int64_t>(stored.shape.size(), 0), stored.shape};
   const at::Tensor values = at::empty(stored.shape, stored.dtype);
   reader.read({name, stored.shape, box, values});
@@ -85,13 +85,13 @@ void Training::export_to(const std::filesystem::path& folder) {
   export_model(trainer_.index(), trainer_.groups(), shape_to_export(recipe_), {}, mesh_, folder);
 }
 
-Resumed Training::resume(const std::filesystem::path& folder) {
+ResumePoint Training::resume(const std::filesystem::path& folder) {
   const int64_t any_step = std::numeric_limits<int64_t>::max();
-  ResumePlan planned;
+  ResumeCandidate candidate;
   agree(ranks_, [&] {
-    if (ranks_.rank() == 0) planned = plan_resume(newest(folder), describe_run(recipe_, layout_), any_step);
+    if (ranks_.rank() == 0) candidate = resume_candidate(newest(folder), describe_run(recipe_, layout_), any_step);
   });
-  const Resumed resumed = meshtrain::resume(std::move(planned), trainer_, ranks_);
+  const ResumePoint resumed = meshtrain::resume(std::move(candidate), trainer_, ranks_);
   state_ = resumed.state;
   return resumed;
 }
@@ -107,7 +107,7 @@ std::string difference(const std::filesystem::path& a, const std::filesystem::pa
   CheckpointReader from_first(a, first), from_second(b, second);
   for (const auto& [name, stored] : first.tensors) {
     if (!second.tensors.contains(name)) return name + " is not in " + b.string();
-    const at::Tensor one = whole(from_first, name, stored), other = whole(from_second, name, second.tensors.at(name));
+    const at::Tensor one = full(from_first, name, stored), other = full(from_second, name, second.tensors.at(name));
     const bool alike = one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes();
     if (!alike || std::memcmp(one.data_ptr(), other.data_ptr(), one.nbytes()) != 0) return name + " differs";
   }

@@ -44,7 +44,7 @@ class Training {
   /// Writes the weights, gathered over the mesh, as a Hugging Face folder.
   void export_to(const std::filesystem::path& folder);
   /// Resumes from the newest checkpoint below `folder`.
-  Resumed resume(const std::filesystem::path& folder);
+  ResumePoint resume(const std::filesystem::path& folder);
 
   const TrainingState& state() const { return state_; }
   TransformerTrainer& trainer() { return trainer_; }

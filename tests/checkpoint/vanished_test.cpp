@@ -85,7 +85,7 @@ TEST_F(Vanished, AFolderBetweenPiecesAndManifest) {
   EXPECT_TRUE(has(message, "/manifest.json: No such file or directory")) << message;
 }
 
-TEST_F(Vanished, AFolderBehindTheManifest) {
+TEST_F(Vanished, AFolderAfterTheManifest) {
   const std::string message = complaint_after(1, [](const fs::path& folder) { fs::remove_all(folder); });
   EXPECT_TRUE(has(message, "/manifest.json was written and cannot be found: No such file")) << message;
 }

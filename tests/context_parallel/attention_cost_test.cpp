@@ -63,7 +63,8 @@ TEST(AttentionCost, OneRankIsOneKernelCallEachWay) {
   at::Tensor out;
   {
     const OperatorCounter counter;
-    out = attention(leaves.q, leaves.k, leaves.v, SequenceLayout::whole(10), Group(), ContextAlgorithm::Ring, {0.25});
+    out =
+        attention(leaves.q, leaves.k, leaves.v, SequenceLayout::unsharded(10), Group(), ContextAlgorithm::Ring, {0.25});
     EXPECT_EQ(counter.attention_calls, 1);
     EXPECT_EQ(counter.copies, 0);
   }
@@ -75,7 +76,7 @@ TEST(AttentionCost, OneRankIsOneKernelCallEachWay) {
 
 TEST(AttentionCost, SequencesWithEqualDocumentsShareKernelCalls) {
   const at::Tensor fused = random_tensor({4, 10, 8, 8}, 1);
-  const SequenceLayout layout = SequenceLayout::whole(10);
+  const SequenceLayout layout = SequenceLayout::unsharded(10);
   {
     const OperatorCounter counter;
     run(fused, layout.with_documents({{5}, {5}, {5}, {5}}), Group());
@@ -123,8 +124,8 @@ TEST(AttentionCost, WhatTravelsIsWhatTheFormulasSay) {
           SCOPED_TRACE(::testing::Message()
                        << name(algorithm) << ", heads " << heads << ", KV heads " << kv_heads << ", " << dtype);
           const int64_t e = static_cast<int64_t>(c10::elementSize(dtype)), w = std::max<int64_t>(e, 4);
-          const at::Tensor whole = random_tensor({b, s * ranks, heads + 2 * kv_heads, head_dim}, 1, dtype);
-          const at::Tensor local = layout.take(whole, 1).clone().set_requires_grad(true);
+          const at::Tensor full = random_tensor({b, s * ranks, heads + 2 * kv_heads, head_dim}, 1, dtype);
+          const at::Tensor local = layout.take(full, 1).clone().set_requires_grad(true);
           const Expected expected = expected_traffic(algorithm, ranks, b, s, heads, kv_heads, head_dim, e, w);
           const auto total = [&] { return mesh.traffic().total("cp", "cp.attention"); };
 
@@ -175,8 +176,8 @@ TEST(AttentionCost, AWindowSendsTheKeysInsideIt) {
           const int64_t e = static_cast<int64_t>(c10::elementSize(dtype)), w = std::max<int64_t>(e, 4);
           const int64_t sent = positions_seen_elsewhere(layout, window) * 2 * b * kv_heads * head_dim;
           const auto total = [&] { return mesh.traffic().total("cp", "cp.attention"); };
-          const at::Tensor whole = random_tensor({b, s * ranks, heads + 2 * kv_heads, head_dim}, 1, dtype);
-          const at::Tensor local = layout.take(whole, 1).clone().set_requires_grad(true);
+          const at::Tensor full = random_tensor({b, s * ranks, heads + 2 * kv_heads, head_dim}, 1, dtype);
+          const at::Tensor local = layout.take(full, 1).clone().set_requires_grad(true);
 
           mesh.traffic().clear();
           const at::Tensor out = run(local, layout, mesh.group("cp"), algorithm, heads, window);
@@ -217,11 +218,11 @@ TEST(AttentionCost, AWindowCostsWhatItLeaves) {
   for (const ContextAlgorithm algorithm : kAlgorithms) {
     for (const auto kind : {kZigZag, SequenceLayout::Kind::Contiguous}) {
       const SequenceLayout layout(kind, length, world().size(), world().rank());
-      const at::Tensor whole = random_tensor({b, length, 8, 8}, 1);
+      const at::Tensor full = random_tensor({b, length, 8, 8}, 1);
       for (const int64_t window : {1, 16, 33, 95, 96, 97, 200}) {
         if (window >= length) continue;
         SCOPED_TRACE(::testing::Message() << name(algorithm) << ", " << name(kind) << ", window " << window);
-        const at::Tensor local = layout.take(whole, 1).clone().set_requires_grad(true);
+        const at::Tensor local = layout.take(full, 1).clone().set_requires_grad(true);
         at::Tensor out;
         int64_t forward = 0, backward = 0;
         {
@@ -250,7 +251,7 @@ TEST(AttentionCost, ASmallWindowIsFewKernelCalls) {
   at::Tensor out;
   {
     const OperatorCounter counter;
-    out = run(local, SequenceLayout::whole(4096), Group(), ContextAlgorithm::Ring, 4, /*window=*/16);
+    out = run(local, SequenceLayout::unsharded(4096), Group(), ContextAlgorithm::Ring, 4, /*window=*/16);
     EXPECT_EQ(counter.attention_calls, 2);
   }
   const OperatorCounter counter;

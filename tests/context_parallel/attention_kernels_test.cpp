@@ -23,7 +23,7 @@ const std::vector<Precision> kKernelPrecisions = {
 
 void expect_definition(const std::vector<at::Tensor>& tensors, const AttentionRule& rule, double tolerance) {
   const at::Tensor &q = tensors[0], &k = tensors[1], &v = tensors[2], &grad = tensors[3];
-  const Attended attended = attend(q, k, v, Pairs::Causal, rule);
+  const AttentionResult attended = attend(q, k, v, Pairs::Causal, rule);
   const AttentionGradients gradients = attend_backward(grad, q, k, v, attended, Pairs::Causal, rule);
   std::vector<at::Tensor> leaves;
   for (const at::Tensor& tensor : {q, k, v}) leaves.push_back(tensor.to(at::kDouble).clone().set_requires_grad(true));
@@ -66,7 +66,7 @@ TEST(AttentionKernels, CappedScoresTakeBoundedMemory) {
   memory.restart_peak();
   const int64_t before = memory.live();
   const AttentionRule rule{kKernelScale, /*window=*/0, /*softcap=*/0.8};
-  const Attended attended = attend(some[0], some[1], some[2], Pairs::Causal, rule);
+  const AttentionResult attended = attend(some[0], some[1], some[2], Pairs::Causal, rule);
   attend_backward(some[3], some[0], some[1], some[2], attended, Pairs::Causal, rule);
   EXPECT_LE(memory.peak() - before, 8 * kMostScores * 4) << "all scores are " << 2 * 4 * 3000 * 3000 * 4 << " bytes";
 }
@@ -77,7 +77,7 @@ TEST(AttentionKernels, AntiCausalPairsAreTheUpperTriangle) {
     const AttentionRule rule{kKernelScale, 0, softcap};
     const std::vector<at::Tensor> some = made(6, 3, 7, at::kDouble);
     const auto flipped = [](const at::Tensor& tensor) { return tensor.flip(2); };
-    const Attended found = attend(some[0], some[1], some[2], Pairs::AntiCausal, rule);
+    const AttentionResult found = attend(some[0], some[1], some[2], Pairs::AntiCausal, rule);
     const at::Tensor wanted = flipped(dense_attention(flipped(some[0]), flipped(some[1]), flipped(some[2]), {}, rule));
     EXPECT_LE(relative_error(found.out, wanted), 1e-13);
     EXPECT_TRUE(found.out.transpose(1, 2).is_contiguous());
@@ -105,7 +105,7 @@ TEST(AttentionKernels, ForwardAndBackwardAreTheDefinition) {
   for (const auto& [dtype, tolerance] : kKernelPrecisions) {
     const at::Tensor q = random_tensor({2, 6, 7, 8}, 1, dtype), k = random_tensor({2, 3, 7, 8}, 2, dtype);
     const at::Tensor v = random_tensor({2, 3, 7, 8}, 3, dtype), grad = random_tensor({2, 6, 7, 8}, 4, dtype);
-    const Attended attended = attend(q, k, v, Pairs::Causal, {kKernelScale});
+    const AttentionResult attended = attend(q, k, v, Pairs::Causal, {kKernelScale});
     const AttentionGradients gradients = attend_backward(grad, q, k, v, attended, Pairs::Causal, {kKernelScale});
 
     std::vector<at::Tensor> leaves;
@@ -129,10 +129,10 @@ TEST(AttentionKernels, TakeAnyStrides) {
   const at::Tensor v = random_tensor({2, 2, 5, 8}, 3), grad = at::ones({1}, at::kDouble).expand({2, 4, 5, 8});
   const auto transposed = [](const at::Tensor& tensor) { return tensor.transpose(2, 3).contiguous().transpose(2, 3); };
   const auto ordered = [](const at::Tensor& tensor) { return tensor.transpose(1, 2).contiguous().transpose(1, 2); };
-  const Attended expected = attend(q, k, v, Pairs::Causal, {kKernelScale});
-  const Attended found = attend(transposed(q), transposed(k), transposed(v), Pairs::Causal, {kKernelScale});
+  const AttentionResult expected = attend(q, k, v, Pairs::Causal, {kKernelScale});
+  const AttentionResult found = attend(transposed(q), transposed(k), transposed(v), Pairs::Causal, {kKernelScale});
   EXPECT_TRUE(found.out.equal(expected.out));
-  for (const Attended& attended :
+  for (const AttentionResult& attended :
        {expected, found, attend(ordered(q), ordered(k), ordered(v), Pairs::Causal, {kKernelScale})}) {
     EXPECT_TRUE(attended.out.transpose(1, 2).is_contiguous());
   }
@@ -157,8 +157,8 @@ TEST(AttentionKernels, CappedMetaTensorsHaveTheFormOfCpuTensors) {
     const std::vector<at::Tensor> some = made(6, 3, 7, dtype);
     std::vector<at::Tensor> meta;
     for (const at::Tensor& tensor : some) meta.push_back(tensor.to(at::kMeta));
-    const Attended cpu = attend(some[0], some[1], some[2], Pairs::Causal, rule),
-                   there = attend(meta[0], meta[1], meta[2], Pairs::Causal, rule);
+    const AttentionResult cpu = attend(some[0], some[1], some[2], Pairs::Causal, rule),
+                          there = attend(meta[0], meta[1], meta[2], Pairs::Causal, rule);
     expect_same_form(there.out, cpu.out);
     expect_same_form(there.lse, cpu.lse);
     EXPECT_EQ(there.out.scalar_type(), cpu.out.scalar_type());
@@ -176,8 +176,8 @@ TEST(AttentionKernels, MetaTensorsHaveTheFormOfCpuTensors) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     const at::Tensor q = random_tensor({2, 6, 7, 8}, 1, dtype), k = random_tensor({2, 3, 5, 8}, 2, dtype);
     const at::Tensor meta_q = q.to(at::kMeta), meta_k = k.to(at::kMeta);
-    const Attended cpu = attend(q, k, k, Pairs::All, {kKernelScale}),
-                   meta = attend(meta_q, meta_k, meta_k, Pairs::All, {kKernelScale});
+    const AttentionResult cpu = attend(q, k, k, Pairs::All, {kKernelScale}),
+                          meta = attend(meta_q, meta_k, meta_k, Pairs::All, {kKernelScale});
     expect_same_form(meta.out, cpu.out);
     expect_same_form(meta.lse, cpu.lse);
     EXPECT_EQ(meta.out.scalar_type(), dtype);  // on Meta, as on a processor that is fast for every dtype

@@ -77,8 +77,8 @@ void expect_definition(const Case& c) {
   const at::Tensor fused = random_tensor({c.batch, length, all_heads, c.head_dim}, 1, c.precision.dtype);
   const at::Tensor grad = random_tensor({c.batch, length, c.num_heads, c.head_dim}, 2, c.precision.dtype);
 
-  const at::Tensor whole = fused.to(at::kDouble).clone().set_requires_grad(true);
-  const Heads heads = split_heads(whole, c.num_heads, c.num_kv_heads);
+  const at::Tensor full = fused.to(at::kDouble).clone().set_requires_grad(true);
+  const Heads heads = split_heads(full, c.num_heads, c.num_kv_heads);
   const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, rule).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
@@ -93,7 +93,7 @@ void expect_definition(const Case& c) {
   EXPECT_LE(relative_error(found, layout.take(expected, 1)), c.precision.tolerance);
   const std::vector<int64_t> sizes = {c.num_heads, c.num_kv_heads, c.num_kv_heads};
   const std::vector<at::Tensor> have = local.grad().split_with_sizes(sizes, 2);
-  const std::vector<at::Tensor> want = layout.take(whole.grad(), 1).split_with_sizes(sizes, 2);
+  const std::vector<at::Tensor> want = layout.take(full.grad(), 1).split_with_sizes(sizes, 2);
   for (size_t i = 0; i < sizes.size(); ++i) {
     // With documents of one token the gradients of q and k are zero: their error is measured relative to the gradient
     // of v.

@@ -68,9 +68,9 @@ int64_t num_scores(const std::vector<ScoreBlock>& blocks) {
 }
 
 /// Returns everything that a rank computes while the keys of all ranks pass it.
-std::vector<std::vector<ScoreBlock>> plan_ring(const SequenceLayout& layout, int64_t batch, int64_t window = 0) {
+std::vector<std::vector<ScoreBlock>> ring_blocks(const SequenceLayout& layout, int64_t batch, int64_t window = 0) {
   std::vector<std::vector<ScoreBlock>> hops;
-  for (int source = 0; source < layout.ranks(); ++source) hops.push_back(plan_hop(layout, batch, source, window));
+  for (int source = 0; source < layout.ranks(); ++source) hops.push_back(hop_blocks(layout, batch, source, window));
   return hops;
 }
 
@@ -162,15 +162,15 @@ void expect_diagonals_hold_each_query_once(const std::vector<ScoreBlock>& blocks
   EXPECT_TRUE(seen.eq(1).all().item<bool>());
 }
 
-TEST(Blocks, WholePlansComputeEveryVisiblePairOnce) {
+TEST(Blocks, BlocksOfAllKeysComputeEveryVisiblePairOnce) {
   for_all_layouts([](const std::vector<int64_t>& starts, const std::vector<SequenceLayout>& layouts) {
     Counts count(kLength * kLength);
     for (const SequenceLayout& layout : layouts) {
       const at::Tensor positions = layout.positions(), all = at::arange(kLength);
-      const WholePlan plan = plan_whole(layout, 1);
-      expect_diagonals_hold_each_query_once(plan.diagonals, layout.local_length());
-      for (const ScoreBlock& block : plan.diagonals) add_block(count, block, positions, positions);
-      for (const ScoreBlock& block : plan.rectangles) {
+      const ScoreBlocks calls = all_keys_blocks(layout, 1);
+      expect_diagonals_hold_each_query_once(calls.diagonals, layout.local_length());
+      for (const ScoreBlock& block : calls.diagonals) add_block(count, block, positions, positions);
+      for (const ScoreBlock& block : calls.rectangles) {
         EXPECT_FALSE(block.causal());
         add_block(count, block, positions, all);
       }
@@ -184,7 +184,7 @@ TEST(Blocks, HopsComputeEveryVisiblePairOnce) {
     for (const int64_t window : kWindows) {
       Counts count(kLength * kLength);
       for (const SequenceLayout& layout : layouts) {
-        const std::vector<std::vector<ScoreBlock>> hops = plan_ring(layout, 1, window);
+        const std::vector<std::vector<ScoreBlock>> hops = ring_blocks(layout, 1, window);
         for (size_t source = 0; source < hops.size(); ++source) {
           const bool own = static_cast<int>(source) == layout.rank();
           if (own) expect_diagonals_hold_each_query_once(hops[source], layout.local_length());
@@ -244,9 +244,9 @@ TEST(Blocks, ZigZagGivesEachRankTheSameWorkInEveryHop) {
     const int64_t length = 10 * ranks, half = length / (2 * ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const SequenceLayout layout(Kind::ZigZag, length, ranks, rank);
-      const WholePlan plan = plan_whole(layout, 3);
-      EXPECT_EQ((num_scores(plan.diagonals) + num_scores(plan.rectangles)) * ranks, 3 * length * (length + 1) / 2);
-      const std::vector<std::vector<ScoreBlock>> hops = plan_ring(layout, 3);
+      const ScoreBlocks calls = all_keys_blocks(layout, 3);
+      EXPECT_EQ((num_scores(calls.diagonals) + num_scores(calls.rectangles)) * ranks, 3 * length * (length + 1) / 2);
+      const std::vector<std::vector<ScoreBlock>> hops = ring_blocks(layout, 3);
       for (int source = 0; source < ranks; ++source) {
         EXPECT_EQ(num_scores(hops[source]), 3 * (2 * half * half + (source == rank ? half : 0)))
             << "ranks " << rank << " and " << source;
@@ -254,7 +254,7 @@ TEST(Blocks, ZigZagGivesEachRankTheSameWorkInEveryHop) {
       }
     }
     const auto contiguous = [&](int rank) {
-      return num_scores(plan_whole(SequenceLayout(Kind::Contiguous, length, ranks, rank), 3).rectangles);
+      return num_scores(all_keys_blocks(SequenceLayout(Kind::Contiguous, length, ranks, rank), 3).rectangles);
     };
     EXPECT_LT(contiguous(0), contiguous(ranks - 1));
   }
@@ -262,33 +262,33 @@ TEST(Blocks, ZigZagGivesEachRankTheSameWorkInEveryHop) {
 
 TEST(Blocks, ContiguousHopsFromLaterRanksAreSkipped) {
   for (int source = 0; source < 4; ++source) {
-    EXPECT_EQ(plan_hop(SequenceLayout(Kind::Contiguous, 16, 4, 1), 1, source, 0).empty(), source > 1);
+    EXPECT_EQ(hop_blocks(SequenceLayout(Kind::Contiguous, 16, 4, 1), 1, source, 0).empty(), source > 1);
   }
 }
 
 TEST(Blocks, AdjoiningChunksAreOne) {
   const SequenceLayout layout(Kind::ZigZag, 16, 2, 1);  // chunks 1 and 2 of 4
-  const WholePlan plan = plan_whole(layout, 1);
-  EXPECT_EQ(plan.diagonals, (std::vector<ScoreBlock>{{0, 8, 0, 8, Pairs::Causal}}));
-  EXPECT_EQ(plan.rectangles, (std::vector<ScoreBlock>{{0, 8, 0, 4, Pairs::All}}));
-  EXPECT_EQ(plan_hop(layout, 1, 1, 0), (std::vector<ScoreBlock>{{0, 8, 0, 8, Pairs::Causal}}));
-  EXPECT_EQ(plan_hop(layout, 1, 0, 0), (std::vector<ScoreBlock>{{0, 8, 0, 4, Pairs::All}}));
-  EXPECT_EQ(plan_hop(SequenceLayout(Kind::ZigZag, 16, 2, 0), 1, 1, 0),
+  const ScoreBlocks calls = all_keys_blocks(layout, 1);
+  EXPECT_EQ(calls.diagonals, (std::vector<ScoreBlock>{{0, 8, 0, 8, Pairs::Causal}}));
+  EXPECT_EQ(calls.rectangles, (std::vector<ScoreBlock>{{0, 8, 0, 4, Pairs::All}}));
+  EXPECT_EQ(hop_blocks(layout, 1, 1, 0), (std::vector<ScoreBlock>{{0, 8, 0, 8, Pairs::Causal}}));
+  EXPECT_EQ(hop_blocks(layout, 1, 0, 0), (std::vector<ScoreBlock>{{0, 8, 0, 4, Pairs::All}}));
+  EXPECT_EQ(hop_blocks(SequenceLayout(Kind::ZigZag, 16, 2, 0), 1, 1, 0),
             (std::vector<ScoreBlock>{{4, 4, 0, 8, Pairs::All}}));
 }
 
 TEST(Blocks, RowsWithTheSameDocumentsAreTakenTogether) {
   const SequenceLayout layout(Kind::Contiguous, 12, 2, 1);
-  EXPECT_EQ(plan_whole(layout, 5).diagonals, (std::vector<ScoreBlock>{{0, 6, 0, 6, Pairs::Causal, 0, 5}}));
+  EXPECT_EQ(all_keys_blocks(layout, 5).diagonals, (std::vector<ScoreBlock>{{0, 6, 0, 6, Pairs::Causal, 0, 5}}));
   const SequenceLayout documents = layout.with_documents({{4}, {4}, {8}, {}, {}});
   const std::vector<ScoreBlock> diagonals = {{0, 6, 0, 6, Pairs::Causal, 0, 2},
                                              {0, 2, 0, 2, Pairs::Causal, 2, 1},
                                              {2, 4, 2, 4, Pairs::Causal, 2, 1},
                                              {0, 6, 0, 6, Pairs::Causal, 3, 2}};
-  EXPECT_EQ(plan_whole(documents, 5).diagonals, diagonals);
-  EXPECT_EQ(plan_hop(documents, 5, 1, 0), diagonals);
-  EXPECT_THROW(plan_whole(layout.with_documents({{4}, {4}}), 3), std::invalid_argument);
-  EXPECT_THROW(plan_hop(layout.with_documents({{4}, {4}}), 3, 0, 0), std::invalid_argument);
+  EXPECT_EQ(all_keys_blocks(documents, 5).diagonals, diagonals);
+  EXPECT_EQ(hop_blocks(documents, 5, 1, 0), diagonals);
+  EXPECT_THROW(all_keys_blocks(layout.with_documents({{4}, {4}}), 3), std::invalid_argument);
+  EXPECT_THROW(hop_blocks(layout.with_documents({{4}, {4}}), 3, 0, 0), std::invalid_argument);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ struct TileCase {
 /// Tensors of attention, and results for them.
 struct Computed {
   at::Tensor q, k, v, grad;
-  Attended attended;
+  AttentionResult attended;
   AttentionGradients gradients;
 
   std::vector<at::Tensor> results() const {
@@ -168,7 +168,7 @@ TEST_P(HostAttention, MetaTensorsHaveTheFormOfCpuTensors) {
   Computed cpu = compute({4, 2, 70, 70, 64, true}, GetParam());
   run(cpu, true);
   const auto there = [](const at::Tensor& tensor) { return at::empty_like(tensor, at::kMeta); };
-  const MetaStandsFor host(c10::kCPU);
+  const MetaDeviceGuard host(c10::kCPU);
   Computed meta{there(cpu.q), there(cpu.k), there(cpu.v), there(cpu.grad), {}, {}};
   run(meta, true);
   for (size_t i = 0; i < cpu.results().size(); ++i) {

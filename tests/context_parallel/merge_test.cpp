@@ -21,7 +21,7 @@ struct Parts {
               random_tensor({2, 5, 3}, 2, wide).mul_(30).transpose(1, 2)};
     part = {random_tensor({2, 5, 3, 8}, 3, dtype).transpose(1, 2), random_tensor({2, 3, 5}, 4, wide).mul_(30)};
   }
-  Attended merged, part;
+  AttentionResult merged, part;
 };
 
 TEST(Merge, IsTheDefinition) {
@@ -39,21 +39,27 @@ TEST(Merge, IsTheDefinition) {
 }
 
 TEST(Merge, OfSomeQueriesLeavesTheOthers) {
-  const Parts parts(at::kFloat), whole(at::kFloat);
+  const Parts parts(at::kFloat), full(at::kFloat);
   const at::Tensor before = parts.merged.out.clone();
-  merge(whole.merged, whole.part);
-  const auto some = [](const Attended& all) { return Attended{all.out.narrow(2, 1, 2), all.lse.narrow(2, 1, 2)}; };
+  merge(full.merged, full.part);
+  const auto some = [](const AttentionResult& all) {
+    return AttentionResult{all.out.narrow(2, 1, 2), all.lse.narrow(2, 1, 2)};
+  };
   merge(some(parts.merged), some(parts.part));
-  EXPECT_TRUE(at::equal(some(parts.merged).out, some(whole.merged).out));
+  EXPECT_TRUE(at::equal(some(parts.merged).out, some(full.merged).out));
   EXPECT_TRUE(at::equal(parts.merged.out.narrow(2, 0, 1), before.narrow(2, 0, 1)));
   EXPECT_TRUE(at::equal(parts.merged.out.narrow(2, 3, 2), before.narrow(2, 3, 2)));
 }
 
 TEST(Merge, MetaTensorsAndNoQueries) {
   const Parts parts(at::kBFloat16);
-  const auto meta = [](const Attended& all) { return Attended{all.out.to(at::kMeta), all.lse.to(at::kMeta)}; };
+  const auto meta = [](const AttentionResult& all) {
+    return AttentionResult{all.out.to(at::kMeta), all.lse.to(at::kMeta)};
+  };
   merge(meta(parts.merged), meta(parts.part));
-  const auto none = [](const Attended& all) { return Attended{all.out.narrow(2, 0, 0), all.lse.narrow(2, 0, 0)}; };
+  const auto none = [](const AttentionResult& all) {
+    return AttentionResult{all.out.narrow(2, 0, 0), all.lse.narrow(2, 0, 0)};
+  };
   merge(none(parts.merged), none(parts.part));
 }
 

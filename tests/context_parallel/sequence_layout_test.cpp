@@ -55,7 +55,7 @@ TEST(SequenceLayout, ZigZagRankHoldsItsChunkAndTheMirroredOne) {
 }
 
 TEST(SequenceLayout, OneRankHoldsAnyLength) {
-  EXPECT_EQ(SequenceLayout::whole(7).chunks(0), (Chunks{{0, 7}}));
+  EXPECT_EQ(SequenceLayout::unsharded(7).chunks(0), (Chunks{{0, 7}}));
   EXPECT_EQ(SequenceLayout(Kind::ZigZag, 7, 1, 0).chunks(0), (Chunks{{0, 7}}));
 }
 

@@ -54,7 +54,7 @@ TEST(EmulatedMachine, RunsEveryThreadOnce) {
 
 // Warps read what others have written, and write what others have read. One of the barriers may be left out.
 
-enum class Without { Nothing, BarrierBehindWriting, BarrierBehindReading };
+enum class Without { Nothing, BarrierAfterWriting, BarrierAfterReading };
 
 template <Without kWithout>
 __global__ void __launch_bounds__(kThreads) rotate_warps(float* out, int rounds) {
@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(kThreads) rotate_warps(float* out, int rounds)
   const int warp = static_cast<int>(threadIdx.x) / kWarp, next = (warp + 1) % (kThreads / kWarp);
   for (int round = 0; round < rounds; ++round) {
     if (threadIdx.x % kWarp == 0) of_warps[warp] = static_cast<float>(10 * round + warp);
-    if (kWithout != Without::BarrierBehindWriting) __syncthreads();
+    if (kWithout != Without::BarrierAfterWriting) __syncthreads();
     out[round * kThreads + static_cast<int>(threadIdx.x)] = of_warps[next];
-    if (kWithout != Without::BarrierBehindReading) __syncthreads();
+    if (kWithout != Without::BarrierAfterReading) __syncthreads();
   }
 }
 
@@ -83,8 +83,8 @@ bool depends_on_order() {
 
 TEST(EmulatedMachine, AMissingBarrierShows) {
   EXPECT_FALSE(depends_on_order<Without::Nothing>());
-  EXPECT_TRUE(depends_on_order<Without::BarrierBehindWriting>());
-  EXPECT_TRUE(depends_on_order<Without::BarrierBehindReading>());
+  EXPECT_TRUE(depends_on_order<Without::BarrierAfterWriting>());
+  EXPECT_TRUE(depends_on_order<Without::BarrierAfterReading>());
 }
 
 // The same between the lanes of a warp.
@@ -276,7 +276,7 @@ TEST(EmulatedMachine, AWordThatIsMisaligned) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-__global__ void __launch_bounds__(kThreads) copy_behind_barrier(const float* from, float* to, int n) {
+__global__ void __launch_bounds__(kThreads) copy_after_barrier(const float* from, float* to, int n) {
   __shared__ float shared[kThreads];
   float* const copy = shared;
   copy[threadIdx.x] = from[threadIdx.x];
@@ -285,12 +285,12 @@ __global__ void __launch_bounds__(kThreads) copy_behind_barrier(const float* fro
 }
 
 TEST(EmulatedMachine, WhatLiesBehindMemoryIsGuarded) {
-  const std::vector<float> whole(kThreads), part(kThreads - 1);
+  const std::vector<float> full(kThreads), part(kThreads - 1);
   std::vector<float> to(1), nothing;
-  EXPECT_EQ(problem_of(copy_behind_barrier, 1, kThreads, whole.data(), to.data(), 0), "");
-  EXPECT_DEATH(problem_of(copy_behind_barrier, 1, kThreads, part.data(), to.data(), 0), "heap-buffer-overflow");
-  EXPECT_DEATH(problem_of(copy_behind_barrier, 1, kThreads, whole.data(), to.data() + 1, 0), "heap-buffer-overflow");
-  EXPECT_DEATH(problem_of(copy_behind_barrier, 1, kThreads, whole.data(), to.data(), kThreads),
+  EXPECT_EQ(problem_of(copy_after_barrier, 1, kThreads, full.data(), to.data(), 0), "");
+  EXPECT_DEATH(problem_of(copy_after_barrier, 1, kThreads, part.data(), to.data(), 0), "heap-buffer-overflow");
+  EXPECT_DEATH(problem_of(copy_after_barrier, 1, kThreads, full.data(), to.data() + 1, 0), "heap-buffer-overflow");
+  EXPECT_DEATH(problem_of(copy_after_barrier, 1, kThreads, full.data(), to.data(), kThreads),
                "global-buffer-overflow|insufficient space");
 }
 #endif

@@ -61,8 +61,8 @@ class EmulatedNcclBackend : public ::testing::Test {
 
 TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
   const Group reductions = connect({.two_queues = true}), gathers = reductions.second_queue();
-  at::Tensor whole = zeros(4 * size_), shard = zeros(4), gathered = zeros(4 * size_);
-  wait_for_stream(gpu());  // the zeros are written before another stream fills `whole`
+  at::Tensor full = zeros(4 * size_), shard = zeros(4), gathered = zeros(4 * size_);
+  wait_for_stream(gpu());  // the zeros are written before another stream fills `full`
   std::atomic<bool> goes_on = false;
   const c10::impl::VirtualGuardImpl streams(at::kCUDA);
   const c10::Stream slow = streams.getStreamFromGlobalPool(gpu()), current = streams.getStream(gpu());
@@ -73,12 +73,12 @@ TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
       const c10::StreamGuard on_slow(slow);
       emulated::give(static_cast<cudaStream_t>(slow.native_handle()),
                      [&] { EXPECT_TRUE(testing::wait_until([&] { return goes_on.load(); }, 60s)); });
-      whole.fill_(1);
-      reduction = reductions.reduce_scatter(shard, whole);
+      full.fill_(1);
+      reduction = reductions.reduce_scatter(shard, full);
     }
     const at::Tensor mine = at::full({4}, world().rank() + 1.0, gathered.options());
     gathers.all_gather(gathered, mine).wait();
-    EXPECT_TRUE(testing::wait_until([&] { return current.query(); }, 30s)) << "the gather waits behind the reduction";
+    EXPECT_TRUE(testing::wait_until([&] { return current.query(); }, 30s)) << "the gather waits after the reduction";
     goes_on = true;
     reduction.wait();
     EXPECT_EQ(shard.sum().item<double>(), 4.0 * size_);

@@ -28,8 +28,8 @@ class EmulatedNcclMoves : public EmulatedNccl {
       for (size_t owner = 0; owner < ranks; ++owner) value = std::max(value, of(owner, index));
       return value;
     };
-    const Buffer part(bytes), whole(bytes * ranks);
-    void* const my_part = whole.get() + mine * bytes;
+    const Buffer part(bytes), full(bytes * ranks);
+    void* const my_part = full.get() + mine * bytes;
     const auto fill = [&](const Buffer& buffer) {
       const_cast<Buffer&>(buffer).fill<T>([&](size_t i) { return of(mine, i); });
     };
@@ -45,15 +45,15 @@ class EmulatedNcclMoves : public EmulatedNccl {
     part.expect<T>(most);
 
     fill(part);
-    expect_success(ncclAllGather(part.get(), whole.get(), count, type, comm_, stream_));
+    expect_success(ncclAllGather(part.get(), full.get(), count, type, comm_, stream_));
     synchronize();
-    whole.expect<T>([&](size_t index) { return of(index / count, index % count); });
+    full.expect<T>([&](size_t index) { return of(index / count, index % count); });
 
-    fill(whole);
-    expect_success(ncclReduceScatter(whole.get(), my_part, count, type, ncclSum, comm_, stream_));
-    expect_success(ncclAllGather(my_part, whole.get(), count, type, comm_, stream_));
+    fill(full);
+    expect_success(ncclReduceScatter(full.get(), my_part, count, type, ncclSum, comm_, stream_));
+    expect_success(ncclAllGather(my_part, full.get(), count, type, comm_, stream_));
     synchronize();
-    whole.expect<T>(sum);
+    full.expect<T>(sum);
 
     const int root = size() - 1;
     fill(part);
@@ -70,9 +70,9 @@ class EmulatedNcclMoves : public EmulatedNccl {
     fill(part);
     expect_success(ncclGroupStart());
     EXPECT_EQ(ncclSend(part.get(), count, type, next(), comm_, stream_), ncclSuccess);
-    EXPECT_EQ(ncclRecv(whole.get(), count, type, last(), comm_, stream_), ncclSuccess);
+    EXPECT_EQ(ncclRecv(full.get(), count, type, last(), comm_, stream_), ncclSuccess);
     expect_success(ncclGroupEnd());
-    EXPECT_EQ(cudaMemcpyAsync(part.get(), whole.get(), bytes, cudaMemcpyDeviceToDevice, stream_), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(part.get(), full.get(), bytes, cudaMemcpyDeviceToDevice, stream_), cudaSuccess);
     synchronize();
     part.expect<T>([&](size_t index) { return of(static_cast<size_t>(last()), index); });
   }

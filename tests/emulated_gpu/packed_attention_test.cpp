@@ -5,13 +5,13 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "context_parallel/attention.h"
-#include "context_parallel/attention_plan.h"
 #include "context_parallel/choice.h"
+#include "context_parallel/kernel_calls.h"
 #include "context_parallel/packed_attention.h"
 #include "mesh/staged.h"
 #include "runtime/training/model/operators/rope.h"
 #include "tests/context_parallel/reference.h"
-#include "tests/gpu/kernel_calls.h"
+#include "tests/gpu/kernel_counter.h"
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"
 
@@ -66,12 +66,12 @@ void expect_definition(const PackedCase& c) {
   const at::Tensor fused = random_tensor({batch, kLength, all_heads, kHeadDim}, 1, c.precision.dtype);
   const at::Tensor grad = random_tensor({batch, kLength, c.num_heads, kHeadDim}, 2, c.precision.dtype);
 
-  const at::Tensor whole = fused.to(at::kDouble).set_requires_grad(true);
-  const Heads heads = split_heads(whole, c.num_heads, c.num_kv_heads);
+  const at::Tensor full = fused.to(at::kDouble).set_requires_grad(true);
+  const Heads heads = split_heads(full, c.num_heads, c.num_kv_heads);
   const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, {kRanksScale}).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
-  const KernelCalls calls;
+  const KernelCounter calls;
   const at::Tensor local = layout.take(fused, 1).to(gpu()).detach().set_requires_grad(true);
   const Heads parts = split_heads(local, c.num_heads, c.num_kv_heads);
   const at::Tensor found =
@@ -91,7 +91,7 @@ void expect_definition(const PackedCase& c) {
   EXPECT_LE(error_of(found, layout.take(expected, 1)), c.precision.tolerance);
   const std::vector<int64_t> sizes = {c.num_heads, c.num_kv_heads, c.num_kv_heads};
   const std::vector<at::Tensor> have = local.grad().split_with_sizes(sizes, 2);
-  const std::vector<at::Tensor> want = layout.take(whole.grad(), 1).split_with_sizes(sizes, 2);
+  const std::vector<at::Tensor> want = layout.take(full.grad(), 1).split_with_sizes(sizes, 2);
   for (size_t i = 0; i < sizes.size(); ++i) {
     EXPECT_LE(error_of(have[i], want[i]), c.precision.tolerance) << "gradient of "
                                                                  << "qkv"[i];
@@ -116,7 +116,7 @@ TEST(PackedAttention, RowsHaveDocumentsOfTheirOwn) {
 }
 
 // The lengths of a micro-batch are copied to the GPU once, not for each layer and direction.
-TEST(PackedAttention, LayersShareAPlan) {
+TEST(PackedAttention, LayersShareTheirCalls) {
   for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
     const SequenceLayout layout = SequenceLayout(kind, kLength, world().size(), world().rank()).with_documents(kOne);
     const at::Tensor x = layout.take(random_tensor({1, kLength, 4, kHeadDim}, 1, at::kHalf), 1).to(gpu());
@@ -126,7 +126,7 @@ TEST(PackedAttention, LayersShareAPlan) {
       out.backward(at::ones_like(out));
     };
     const auto uploads = [&] {
-      const KernelCalls calls;
+      const KernelCounter calls;
       layer();
       return calls.count("pin_memory");
     };
@@ -139,9 +139,9 @@ TEST(PackedAttention, LayersShareAPlan) {
 TEST(PackedAttention, DocumentsTravelThroughPinnedMemory) {
   const at::Tensor ones = at::ones({kLength, 1, kHeadDim / 2}, gpu());
   const Rotary angles{ones, ones};
-  const SequenceLayout layout = SequenceLayout::whole(kLength).with_documents(kOne);
-  const KernelCalls calls;
-  hop_passes(layout, 1, /*source=*/0, {.packing = gpu()});
+  const SequenceLayout layout = SequenceLayout::unsharded(kLength).with_documents(kOne);
+  const KernelCounter calls;
+  hop_calls(layout, 1, /*source=*/0, {.packing = gpu()});
   EXPECT_EQ(calls.count("pin_memory"), 1);
   angles.select(at::arange(kLength).unsqueeze(0));
   EXPECT_EQ(calls.count("pin_memory"), 2);

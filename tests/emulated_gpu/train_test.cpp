@@ -166,11 +166,11 @@ TEST_F(TrainOnGpu, AGraphAfterAnEvaluationHoldsItsGathers) {
 
 TEST_F(TrainOnGpu, ResumesWhatTheCpuBeganAndTheOtherWayRound) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
-  const Words whole = {"--mesh", "dp=2", "--set", "checkpoint.every=2"};
-  const Steps expected = steps(2, on_cpu(whole));
+  const Words full = {"--mesh", "dp=2", "--set", "checkpoint.every=2"};
+  const Steps expected = steps(2, on_cpu(full));
   for (const bool gpu_first : {true, false}) {
     std::filesystem::remove_all(run_dir);
-    Words first = whole, second = {"--mesh", "tp=2", "--set", "checkpoint.every=2", "--resume"};
+    Words first = full, second = {"--mesh", "tp=2", "--set", "checkpoint.every=2", "--resume"};
     first.insert(first.end(), {"--set", "train.steps=2"});
     first = on(gpu_first ? "cuda" : "cpu", first);
     second = on(gpu_first ? "cpu" : "cuda", second);

@@ -7,7 +7,7 @@
 #include "context_parallel/choice.h"
 #include "mesh/staged.h"
 #include "tests/context_parallel/reference.h"
-#include "tests/gpu/kernel_calls.h"
+#include "tests/gpu/kernel_counter.h"
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"
 
@@ -32,15 +32,15 @@ int64_t flash_calls(const WindowCase& c) {
   const at::Tensor fused =
       random_tensor({2, kWindowLength, kWindowHeads + 2 * kWindowKvHeads, kWindowDim}, 1, c.precision.dtype);
   const at::Tensor grad = random_tensor({2, kWindowLength, kWindowHeads, kWindowDim}, 2, c.precision.dtype);
-  const at::Tensor whole = fused.to(at::kDouble).set_requires_grad(true);
-  const Heads heads = split_heads(whole, kWindowHeads, kWindowKvHeads);
+  const at::Tensor full = fused.to(at::kDouble).set_requires_grad(true);
+  const Heads heads = split_heads(full, kWindowHeads, kWindowKvHeads);
   const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, c.rule).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
   const at::Tensor local = layout.take(fused, 1).to(gpu()).detach().set_requires_grad(true);
   const Heads parts = split_heads(local, kWindowHeads, kWindowKvHeads);
   if (!c.documents.empty()) layout = layout.with_documents(c.documents);
-  const KernelCalls calls;
+  const KernelCounter calls;
   const at::Tensor found = attention(parts.q, parts.k, parts.v, layout, group, c.algorithm, c.rule).transpose(1, 2);
   const int64_t flash = calls.count("_flash_attention_forward");
   found.backward(layout.take(grad, 1).to(gpu()));
@@ -48,7 +48,7 @@ int64_t flash_calls(const WindowCase& c) {
   EXPECT_LE(error_of(found, layout.take(expected, 1)), c.precision.tolerance);
   const std::vector<int64_t> sizes = {kWindowHeads, kWindowKvHeads, kWindowKvHeads};
   const std::vector<at::Tensor> have = local.grad().split_with_sizes(sizes, 2);
-  const std::vector<at::Tensor> want = layout.take(whole.grad(), 1).split_with_sizes(sizes, 2);
+  const std::vector<at::Tensor> want = layout.take(full.grad(), 1).split_with_sizes(sizes, 2);
   for (size_t i = 0; i < sizes.size(); ++i) {
     EXPECT_LE(error_of(have[i], want[i]), c.precision.tolerance) << "gradient of "
                                                                  << "qkv"[i];

@@ -19,7 +19,7 @@ struct Chain {
     for (size_t i = 0; i + 1 < kWidths.size(); ++i) {
       const std::vector<int64_t> shape = {kWidths[i], kWidths[i + 1]};
       weights.push_back(std::make_unique<Parameter>(
-          whole_parameter("weight " + std::to_string(i), shape, {}, at::TensorOptions().dtype(dtype))));
+          full_parameter("weight " + std::to_string(i), shape, {}, at::TensorOptions().dtype(dtype))));
       weights.back()->tensor = (random_tensor(shape, 10 + i) / 4).to(dtype).requires_grad_();
     }
   }

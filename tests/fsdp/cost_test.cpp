@@ -121,10 +121,10 @@ Bytes expected_bytes(const Way& way, const FsdpOptions& options, const std::vect
   } else {
     bytes.ordinary += sum(sizes);
   }
-  const bool whole_gradients = !cut || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
+  const bool full_gradients = !cut || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
   int64_t& gradients = options.summed_over.host_ranks() > 1 ? bytes.own : bytes.ordinary;
-  gradients += whole_gradients ? sum(trained) : arena(trained, tied, 2);
-  if (whole_gradients) return bytes;
+  gradients += full_gradients ? sum(trained) : arena(trained, tied, 2);
+  if (full_gradients) return bytes;
   if (disk)
     bytes.disk += pages;
   else

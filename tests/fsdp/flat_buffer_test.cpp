@@ -12,7 +12,7 @@ namespace {
 const at::TensorOptions kDouble = at::TensorOptions().dtype(at::kDouble);
 
 Parameter parameter(const std::string& name, std::vector<int64_t> shape) {
-  return whole_parameter(name, std::move(shape), {}, kDouble);
+  return full_parameter(name, std::move(shape), {}, kDouble);
 }
 
 /// Returns a buffer with permanent memory for all of it.
@@ -26,18 +26,18 @@ FlatBuffer settled(std::vector<Parameter*> parameters, const Sharding& sharding 
 }
 
 TEST(FlatBuffer, LaysRegionsOutInOrderAndAligned) {
-  Parameter cut = parameter("cut", {5, 3}), whole = parameter("whole", {7}), partial = parameter("partial", {2});
+  Parameter cut = parameter("cut", {5, 3}), full = parameter("whole", {7}), partial = parameter("partial", {2});
   cut.sharded_over = "tp";
   partial.partial_over = "tp";
-  const FlatBuffer buffer({&cut, &whole, &partial}, {.num_shards = 3});
+  const FlatBuffer buffer({&cut, &full, &partial}, {.num_shards = 3});
 
   ASSERT_EQ(buffer.segments().size(), 3u);
   EXPECT_EQ(buffer.segments()[0].parameter, &partial);
-  EXPECT_EQ(buffer.segments()[1].parameter, &whole);
+  EXPECT_EQ(buffer.segments()[1].parameter, &full);
   EXPECT_EQ(buffer.segments()[2].parameter, &cut);
   for (const Segment& segment : buffer.segments()) EXPECT_EQ(segment.offset * 8 % 256, 0) << segment.parameter->name;
   EXPECT_EQ(buffer.partial_numel(), 2);
-  EXPECT_EQ(buffer.whole_numel(), 32 + 7);
+  EXPECT_EQ(buffer.full_numel(), 32 + 7);
   EXPECT_EQ(buffer.numel() % (3 * 32), 0) << "padded so that three ranks get equal, aligned shares";
 }
 
@@ -93,7 +93,7 @@ TEST(FlatBuffer, MayBeRefilledBetweenForwardAndBackward) {
 
 TEST(FlatBuffer, KindsAreKeptApart) {
   Parameter trainable = parameter("a", {3}), frozen = parameter("b", {3});
-  Parameter narrow = whole_parameter("c", {3}, {}, at::TensorOptions().dtype(at::kFloat));
+  Parameter narrow = full_parameter("c", {3}, {}, at::TensorOptions().dtype(at::kFloat));
   frozen.tensor.set_requires_grad(false);
   const std::vector<FlatBuffer> buffers = make_flat_buffers({&trainable, &frozen, &narrow}, {});
   ASSERT_EQ(buffers.size(), 3u);
@@ -103,7 +103,7 @@ TEST(FlatBuffer, KindsAreKeptApart) {
 }
 
 TEST(FlatBuffer, WorksOnTheMetaDevice) {
-  Parameter weight = whole_parameter("weight", {1000, 1000}, {}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
+  Parameter weight = full_parameter("weight", {1000, 1000}, {}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
   const FlatBuffer buffer = settled({&weight}, {.num_shards = 8});
   EXPECT_EQ(weight.tensor.sizes(), (std::vector<int64_t>{1000, 1000}));
   EXPECT_EQ(buffer.gradients().device().type(), at::kMeta);

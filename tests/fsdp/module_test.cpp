@@ -216,7 +216,7 @@ TEST(ModuleFsdp, UsesOutOfOrderAreRightOrRefused) {
       expected.backward();
       fsdp.begin_backward(/*last=*/true);
       const bool in_order = order == std::vector<int>{0, 1, 2, 3};
-      if (!keeps_whole_gradients(options) && !in_order) {
+      if (!keeps_full_gradients(options) && !in_order) {
         EXPECT_THROW(loss.backward(), std::logic_error);
         break;  // ranks have stopped in the middle of a backward
       }
@@ -231,8 +231,8 @@ TEST(ModuleFsdp, UsesOutOfOrderAreRightOrRefused) {
   }
 }
 
-/// Returns options that cut units over the world, on hosts without windows: memory in turns.
-FsdpOptions in_turns(const Group& ranks) {
+/// Returns options that cut units over the world, on hosts without windows: memory is reused.
+FsdpOptions with_reused_memory(const Group& ranks) {
   FsdpOptions options;
   options.mode = ShardingMode::FullShard;
   options.shards = options.summed_over = ranks;
@@ -251,7 +251,7 @@ struct TwoHalves {
 
 TEST(ModuleFsdp, TwoInOneForwardDoNotDisturbEachOther) {
   Vit lower = Trained<Vit>::make(), upper = Trained<Vit>::make(), alone = Trained<Vit>::make();
-  TwoHalves halves(lower, upper, in_turns(world_on(Hosts::Refused)));
+  TwoHalves halves(lower, upper, with_reused_memory(world_on(Hosts::Refused)));
   const at::Tensor labels = Trained<Vit>::labels(0, 0);
   for (int step = 0; step < 2; ++step) {
     alone->zero_grad();
@@ -287,7 +287,7 @@ TEST(ModuleFsdp, SendsWhatNamedUnitsSend) {
     at::manual_seed(5);
     BackAndForth module;
     const ModuleUnits units(module, {"layers.*"});
-    Fsdp fsdp(units.specs(), in_turns(mesh.group(kDataAxis)));
+    Fsdp fsdp(units.specs(), with_reused_memory(mesh.group(kDataAxis)));
     fsdp.begin_step();
     mesh.traffic().clear();
     at::Tensor x = random_tensor({3, 8}, 7);
@@ -313,7 +313,7 @@ TEST(ModuleFsdp, AUseWithoutAGradientAfterTheReductionIsRight) {
   at::manual_seed(5);
   BackAndForth module;
   const ModuleUnits units(module, {"layers.*"});
-  Fsdp fsdp(units.specs(), in_turns(world_on(Hosts::Refused)));
+  Fsdp fsdp(units.specs(), with_reused_memory(world_on(Hosts::Refused)));
   const at::Tensor input = random_tensor({3, 8}, 7);
   const auto loss_of = [&](BackAndForth& of) {
     // The last layer's weight, which gets no gradient here, is used first, and so in the backward last.
@@ -388,7 +388,7 @@ TEST(ModuleFsdp, AForwardThatTheBackwardRunsAgainIsRight) {
 TEST(ModuleFsdp, RefusesWhatWouldNotBeTrained) {
   BackAndForth module;
   const ModuleUnits units(module, {"layers.*"});
-  Fsdp fsdp(units.specs(), in_turns(world_on(Hosts::Refused)));
+  Fsdp fsdp(units.specs(), with_reused_memory(world_on(Hosts::Refused)));
   const at::Tensor input = random_tensor({3, 8}, 7);
   EXPECT_THROW(fsdp.run([&] { return (module.weight(0) + module.weight(1)).sum(); }), std::logic_error);
   fsdp.begin_step();

@@ -8,10 +8,10 @@ namespace meshtrain {
 namespace {
 
 TEST(Offsets, OfEqualBlocksAreAsManyAsAreInUse) {
-  EXPECT_EQ(plan_offsets(std::vector<Tenant>(7, {10}), 0).total, 10);
-  EXPECT_EQ(plan_offsets(std::vector<Tenant>(7, {10}), 1).total, 20);
-  EXPECT_EQ(plan_offsets(std::vector<Tenant>(7, {10}), 3).total, 40);
-  EXPECT_EQ(plan_offsets(std::vector<Tenant>(7, {10}), 100).total, 70);
+  EXPECT_EQ(assign_offsets(std::vector<Tenant>(7, {10}), 0).total, 10);
+  EXPECT_EQ(assign_offsets(std::vector<Tenant>(7, {10}), 1).total, 20);
+  EXPECT_EQ(assign_offsets(std::vector<Tenant>(7, {10}), 3).total, 40);
+  EXPECT_EQ(assign_offsets(std::vector<Tenant>(7, {10}), 100).total, 70);
 }
 
 TEST(Offsets, OfALargeEmbeddingAndHeadAreShared) {
@@ -19,32 +19,32 @@ TEST(Offsets, OfALargeEmbeddingAndHeadAreShared) {
     std::vector<Tenant> tenants(static_cast<size_t>(num_blocks), {10});
     tenants.insert(tenants.begin(), {100});
     tenants.push_back({110});
-    EXPECT_EQ(plan_offsets(tenants, 1).total, 120) << num_blocks;
+    EXPECT_EQ(assign_offsets(tenants, 1).total, 120) << num_blocks;
   }
 }
 
 TEST(Offsets, OfATenantThatStaysAreItsOwn) {
   const std::vector<Tenant> tenants = {{100, true}, {10}, {10}, {10}, {10}};
-  const Offsets planned = plan_offsets(tenants, 1);
-  EXPECT_EQ(planned.total, 120);
-  for (size_t i = 1; i < tenants.size(); ++i) EXPECT_GE(planned.offsets[i], 100);
+  const Offsets assigned = assign_offsets(tenants, 1);
+  EXPECT_EQ(assigned.total, 120);
+  for (size_t i = 1; i < tenants.size(); ++i) EXPECT_GE(assigned.offsets[i], 100);
 }
 
 TEST(Offsets, OfThoseWithoutSizeAreNoneAndTheirNeighboursMeet) {
-  EXPECT_EQ(plan_offsets({{10}, {0}, {0}, {7}, {0}, {9}}, 1).total, 19 - 2);
-  EXPECT_EQ(plan_offsets({{10}, {0}, {0}, {7}, {0}, {9}}, 0).total, 10);
-  EXPECT_EQ(plan_offsets({{0}, {0}}, 1).total, 0);
+  EXPECT_EQ(assign_offsets({{10}, {0}, {0}, {7}, {0}, {9}}, 1).total, 19 - 2);
+  EXPECT_EQ(assign_offsets({{10}, {0}, {0}, {7}, {0}, {9}}, 0).total, 10);
+  EXPECT_EQ(assign_offsets({{0}, {0}}, 1).total, 0);
 }
 
 TEST(Offsets, OfNeighboursAreApart) {
   const std::vector<Tenant> tenants = {{5}, {9}, {2}, {7}, {7}, {1}, {8}, {3}};
   for (int64_t reach = 0; reach < 4; ++reach) {
-    const Offsets planned = plan_offsets(tenants, reach);
+    const Offsets assigned = assign_offsets(tenants, reach);
     for (int64_t a = 0; a < 8; ++a) {
-      EXPECT_LE(planned.offsets[a] + tenants[a].size, planned.total);
+      EXPECT_LE(assigned.offsets[a] + tenants[a].size, assigned.total);
       for (int64_t b = 0; b < a; ++b) {
-        const bool overlap = planned.offsets[a] < planned.offsets[b] + tenants[b].size &&
-                             planned.offsets[b] < planned.offsets[a] + tenants[a].size;
+        const bool overlap = assigned.offsets[a] < assigned.offsets[b] + tenants[b].size &&
+                             assigned.offsets[b] < assigned.offsets[a] + tenants[a].size;
         EXPECT_FALSE(overlap && std::abs(a - b) <= reach) << a << " " << b;
       }
     }

@@ -33,7 +33,7 @@ struct NormedChain {
 
   Parameter* add(const std::string& kind, const std::vector<int64_t>& shape, size_t unit) {
     parameters.push_back(std::make_unique<Parameter>(
-        whole_parameter(kind + std::to_string(unit), shape, {}, at::TensorOptions().dtype(at::kDouble))));
+        full_parameter(kind + std::to_string(unit), shape, {}, at::TensorOptions().dtype(at::kDouble))));
     parameters.back()->tensor = (random_tensor(shape, parameters.size()) / 4).requires_grad_();
     return parameters.back().get();
   }

@@ -47,14 +47,14 @@ class RecordedBackend final : public Backend {
   Work issue(const Collective& collective) override {
     const bool gather = collective.kind == Collective::Kind::AllGather;
     const bool sum = collective.kind == Collective::Kind::AllReduce;  // of a shard, half of its unit
-    const at::Tensor& whole = gather || sum ? collective.output : collective.input;
+    const at::Tensor& full = gather || sum ? collective.output : collective.input;
     size_t unit = 0;
-    while (record_.numels[unit] != whole.numel() * (sum ? 2 : 1)) ++unit;
+    while (record_.numels[unit] != full.numel() * (sum ? 2 : 1)) ++unit;
     const std::string what = (gather ? "gather " : sum ? "sum " : "scatter ") + std::to_string(unit);
     if (gather) {
-      at::Tensor(whole).fill_(0.1);
+      at::Tensor(full).fill_(0.1);
       record_.gathered.resize(record_.numels.size());
-      record_.gathered[unit] = whole.data_ptr();
+      record_.gathered[unit] = full.data_ptr();
     }
     record_.events.push_back(what);
     if (also_) also_->push_back(what);

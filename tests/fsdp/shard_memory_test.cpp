@@ -101,7 +101,7 @@ TEST_F(ShardMemoryOnDisk, SaysAtOnceThatTheDiskIsTooSmall) {
   }
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(message, "offload to disk: cannot reserve 4 MiB behind 0 KiB in " + folder.path().string() +
+  EXPECT_EQ(message, "offload to disk: cannot reserve 4 MiB after 0 KiB in " + folder.path().string() +
                          ": File too large: make room, or give a folder on another disk");
 }
 

@@ -52,7 +52,7 @@ struct Model {
   }
 
   void add(const std::string& name, const std::vector<int64_t>& shape, bool written) {
-    parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, shape, {}, at::kDouble)));
+    parameters.push_back(std::make_unique<Parameter>(full_parameter(name, shape, {}, at::kDouble)));
     parameters.back()->tensor = (random_tensor(shape, parameters.size()) / 4).requires_grad_();
     parameters.back()->written_by_layer = written;
   }

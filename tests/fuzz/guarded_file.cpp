@@ -11,24 +11,24 @@
 namespace meshtrain {
 namespace {
 
-size_t whole_pages(size_t bytes) {
+size_t full_pages(size_t bytes) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   return (bytes + page - 1) / page * page;
 }
 
 /// Allocates `size` bytes, at least 1.
 std::byte* guarded(size_t size) {
-  const size_t readable = whole_pages(size);
-  void* memory = ::mmap(nullptr, readable + whole_pages(1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const size_t readable = full_pages(size);
+  void* memory = ::mmap(nullptr, readable + full_pages(1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   auto* begin = static_cast<std::byte*>(memory);
-  ::mprotect(begin + readable, whole_pages(1), PROT_NONE);
+  ::mprotect(begin + readable, full_pages(1), PROT_NONE);
   return begin + (readable - size);
 }
 
 void unmap(std::byte* bytes, size_t size) {
-  const size_t readable = whole_pages(size);
-  ::munmap(bytes - (readable - size), readable + whole_pages(1));
+  const size_t readable = full_pages(size);
+  ::munmap(bytes - (readable - size), readable + full_pages(1));
 }
 
 }  // namespace

@@ -101,8 +101,8 @@ FuzzedReader safetensors(const fs::path& folder) {
             const SafetensorsFile file(at / "model.safetensors");
             read_tensors(file, names_of(file));
             file.header();
-            const SafetensorsFolder whole(at);
-            read_tensors(whole, whole.names());
+            const SafetensorsFolder full(at);
+            read_tensors(full, full.names());
           },
           2000};
 }
@@ -214,13 +214,13 @@ void export_and_verify(const fs::path& at) {
 }
 
 FuzzedReader checkpoint(const fs::path& folder) {
-  const std::string whole = content(small_checkpoint(folder) / "manifest.json");
-  return {{whole}, "manifest.json", damaged_manifest, export_and_verify, 400};
+  const std::string full = content(small_checkpoint(folder) / "manifest.json");
+  return {{full}, "manifest.json", damaged_manifest, export_and_verify, 400};
 }
 
 FuzzedReader checkpoint_file(const fs::path& folder) {
-  const std::string whole = content(small_checkpoint(folder) / "rank-00000.safetensors");
-  return {{whole}, "rank-00000.safetensors", damaged_safetensors, export_and_verify, 400};
+  const std::string full = content(small_checkpoint(folder) / "rank-00000.safetensors");
+  return {{full}, "rank-00000.safetensors", damaged_safetensors, export_and_verify, 400};
 }
 
 FuzzedReader recipe(const fs::path&) {
@@ -368,7 +368,7 @@ void report_run(const fs::path& at) {
 }
 
 FuzzedReader metrics_lines(const fs::path& folder) {
-  write_file(folder / "plan.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
+  write_file(folder / "decisions.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
   std::string lines;
   for (int step = 1; step <= 12; ++step) {
     const std::string n = std::to_string(step);
@@ -433,13 +433,13 @@ FuzzedReader goodput(const fs::path& folder) {
 
 FuzzedReader hosts(const fs::path& folder) {
   write_file(folder / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
-  write_file(folder / "plan.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
+  write_file(folder / "decisions.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
   return {{R"({"hosts":["a","a","b","b"]})"}, "hosts.json", damaged_text, report_run, 500};
 }
 
 FuzzedReader plan(const fs::path& folder) {
   write_file(folder / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
-  return {{"mesh:\n  dp: 2\n  cp: 1\n  tp: 2\nfsdp:\n  axes: [dp]\n"}, "plan.yaml", damaged_text, report_run, 500};
+  return {{"mesh:\n  dp: 2\n  cp: 1\n  tp: 2\nfsdp:\n  axes: [dp]\n"}, "decisions.yaml", damaged_text, report_run, 500};
 }
 
 }  // namespace

@@ -124,9 +124,9 @@ class Fuzz : public ::testing::TestWithParam<FuzzedReaderMaker> {
 TEST_P(Fuzz, ReadsOrRefuses) {
   const auto& [name, make] = GetParam();
   const FuzzedReader reader = make(folder_.path());
-  for (const std::string& whole : reader.corpus) {
-    if (whole.empty()) continue;
-    EXPECT_EQ(complaint(reader, whole), "");
+  for (const std::string& full : reader.corpus) {
+    if (full.empty()) continue;
+    EXPECT_EQ(complaint(reader, full), "");
   }
   EXPECT_EQ(num_refused_, 0) << "of those that are whole";
   num_refused_ = 0;
@@ -142,8 +142,8 @@ TEST_P(Fuzz, ReadsOrRefuses) {
     std::snprintf(current_case, sizeof current_case, "%s: case %d, %s\n", name.c_str(), number,
                   (folder_.path() / reader.file).c_str());
     Mutator mutator(static_cast<uint64_t>(number));
-    const std::string& whole = reader.corpus[mutator.below(reader.corpus.size())];
-    const std::string bytes = reader.damage(whole, mutator);
+    const std::string& full = reader.corpus[mutator.below(reader.corpus.size())];
+    const std::string bytes = reader.damage(full, mutator);
     const std::string what = complaint(reader, bytes);
     if (what.empty()) continue;
     ++num_failures;

@@ -77,14 +77,14 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
                        architecture_of(device[0]))),
                    " ", dtype, " ", device[0].sizes(), " ", device[1].sizes(), shape.causal ? " causal" : "");
       poison({device[0], device[1]});
-      const Attended seen = attend(device[0], device[1], device[2], pairs, {kScale});
-      const Attended wanted = attend(host[0], host[1], host[2], pairs, {kScale});
+      const AttentionResult seen = attend(device[0], device[1], device[2], pairs, {kScale});
+      const AttentionResult wanted = attend(host[0], host[1], host[2], pairs, {kScale});
       EXPECT_TRUE(seen.out.transpose(1, 2).is_contiguous()) << what;
       EXPECT_EQ(seen.lse.scalar_type(), at::kFloat) << what;
       EXPECT_LE(error_of(seen.out, wanted.out), tolerance) << what;
       EXPECT_LE(error_of(seen.lse, wanted.lse), 1e-3) << what;
       // The backward gets results over all keys: here, as if there were more keys than these.
-      const Attended given{seen.out, seen.lse + 0.5},
+      const AttentionResult given{seen.out, seen.lse + 0.5},
           wanted_given{seen.out.to(at::kCPU).to(at::kDouble), wanted.lse + 0.5};
       poison({device[0], device[1]});
       const AttentionGradients gradients =
@@ -116,8 +116,8 @@ TEST(AttentionOnGpu, VeryNegativeScoresAreAsOnTheHost) {
       const Pairs pairs = shape.causal ? Pairs::Causal : Pairs::All;
       const std::string what =
           c10::str(dtype, " ", device[0].sizes(), " ", device[1].sizes(), shape.causal ? " causal" : "");
-      const Attended seen = attend(device[0], device[1], device[2], pairs, {kScale});
-      const Attended wanted = attend(host[0], host[1], host[2], pairs, {kScale});
+      const AttentionResult seen = attend(device[0], device[1], device[2], pairs, {kScale});
+      const AttentionResult wanted = attend(host[0], host[1], host[2], pairs, {kScale});
       EXPECT_LE(error_of(seen.out, wanted.out), tolerance) << what;
       EXPECT_LE(error_of(seen.lse, wanted.lse), 1e-3) << what;
       expect_near(attend_backward(device[3], device[0], device[1], device[2], seen, pairs, {kScale}),
@@ -145,7 +145,7 @@ TEST(AttentionOnGpu, CuDnnWithKeysLeftOver) {
         device[3].transpose(1, 2).contiguous().transpose(1, 2), q, k, v, out, std::get<1>(forward), none, none,
         /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, shape.queries, shape.keys, /*dropout_p=*/0.0,
         /*is_causal=*/false, kScale);
-    const Attended wanted = attend(host[0], host[1], host[2], Pairs::All, {kScale});
+    const AttentionResult wanted = attend(host[0], host[1], host[2], Pairs::All, {kScale});
     AttentionGradients found{std::get<0>(gradients), std::get<1>(gradients), std::get<2>(gradients)};
     const AttentionGradients expected =
         attend_backward(host[3], host[0], host[1], host[2], wanted, Pairs::All, {kScale});
@@ -171,7 +171,7 @@ TEST(RunningAttentionOnGpu, IsAsOnTheHost) {
     const auto run = [&](const std::vector<at::Tensor>& of) {
       RunningAttention running(of[0], {kScale});
       for (const ScoreBlock& block : blocks) running.add(block, of[1], of[2]);
-      const Attended attended = running.finish();
+      const AttentionResult attended = running.finish();
       RunningGradients gradients(of[3], of[0], attended, {kScale});
       const at::TensorOptions wide = attended.lse.options();
       const at::Tensor dk = at::zeros(of[1].sizes(), wide), dv = at::zeros(of[2].sizes(), wide);

@@ -8,7 +8,7 @@
 #include "context_parallel/block_attention.h"
 #include "context_parallel/local.h"
 #include "mesh/device/cuda/plugin.h"
-#include "tests/gpu/kernel_calls.h"
+#include "tests/gpu/kernel_counter.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {
@@ -65,12 +65,13 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
             made(std::reduce(packed.queries.begin(), packed.queries.end()),
                  std::reduce(packed.keys.begin(), packed.keys.end()), heads, kv_heads, head_dim, dtype);
         poison({device[0], device[1]});
-        const Attended seen = attend_packed(device[0], device[1], device[2], lengths, packed.causal, {kPackedScale});
+        const AttentionResult seen =
+            attend_packed(device[0], device[1], device[2], lengths, packed.causal, {kPackedScale});
         ASSERT_EQ(seen.lse.sizes(), at::IntArrayRef({heads, device[0].size(0)}));
         ASSERT_EQ(seen.lse.scalar_type(), at::kFloat);
         EXPECT_TRUE(seen.out.is_contiguous());
         // The backward gets results over all keys: here, as if there were more keys than these.
-        const Attended given{seen.out, seen.lse + 0.5};
+        const AttentionResult given{seen.out, seen.lse + 0.5};
         poison({device[0], device[1]});
         const AttentionGradients gradients = attend_packed_backward(device[3], device[0], device[1], device[2], given,
                                                                     lengths, packed.causal, {kPackedScale});
@@ -82,7 +83,7 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
             return on_host(tensor).narrow(0, first, count).transpose(0, 1).unsqueeze(0);
           };
           const at::Tensor q = of(device[0], query, n), k = of(device[1], key, m), v = of(device[2], key, m);
-          const Attended wanted = attend(q, k, v, packed.causal ? Pairs::Causal : Pairs::All, {kPackedScale});
+          const AttentionResult wanted = attend(q, k, v, packed.causal ? Pairs::Causal : Pairs::All, {kPackedScale});
           const AttentionGradients expected =
               attend_backward(of(device[3], query, n), q, k, v, {of(seen.out, query, n), wanted.lse + 0.5},
                               packed.causal ? Pairs::Causal : Pairs::All, {kPackedScale});
@@ -120,7 +121,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
   constexpr int64_t kLength = 640, kBatch = 3, kHeads = 4, kKvHeads = 2, kHeadDim = 16;
   constexpr int kRanks = 2;
   const auto tensors = [&](int64_t heads) { return fresh({kBatch, kLength, heads, kHeadDim}); };
-  const std::vector<at::Tensor> whole = {tensors(kHeads), tensors(kKvHeads), tensors(kKvHeads), tensors(kHeads)};
+  const std::vector<at::Tensor> full = {tensors(kHeads), tensors(kKvHeads), tensors(kKvHeads), tensors(kHeads)};
   for (const auto& [dtype, tolerance] : kHalves) {
     for (const auto kind : {SequenceLayout::Kind::Contiguous, SequenceLayout::Kind::ZigZag}) {
       for (int rank = 0; rank < kRanks; ++rank) {
@@ -131,30 +132,30 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
             const at::Tensor part = SequenceLayout(kind, kLength, kRanks, of).take(tensor, 1);
             return part.to(dtype).to(numbers).to(device).transpose(1, 2);
           };
-          const at::Tensor q = local(whole[0], rank), grad = local(whole[3], rank);
-          const auto plan = [&](int hop) {
-            return hop_passes(layout, kBatch, (rank + hop) % kRanks, pass_options(q, layout, {kPackedScale}));
+          const at::Tensor q = local(full[0], rank), grad = local(full[3], rank);
+          const auto calls = [&](int hop) {
+            return hop_calls(layout, kBatch, (rank + hop) % kRanks, kernel_call_options(q, layout, {kPackedScale}));
           };
           RunningAttention running(q, {kPackedScale});
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
-            for (const Pass& pass : plan(hop)->passes)
-              running.add(pass, local(whole[1], source), local(whole[2], source));
+            for (const KernelCall& call : calls(hop)->calls)
+              running.add(call, local(full[1], source), local(full[2], source));
           }
-          const Attended attended = running.finish();
+          const AttentionResult attended = running.finish();
           std::vector<at::Tensor> results = {attended.out, attended.lse};
           RunningGradients gradients(grad, q, attended, {kPackedScale});
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
-            const at::Tensor k = local(whole[1], source), v = local(whole[2], source);
+            const at::Tensor k = local(full[1], source), v = local(full[2], source);
             const at::Tensor dk = at::zeros(k.sizes(), attended.lse.options()), dv = at::zeros_like(dk);
-            for (const Pass& pass : plan(hop)->passes) gradients.add(pass, k, v, dk, dv);
+            for (const KernelCall& call : calls(hop)->calls) gradients.add(call, k, v, dk, dv);
             results.insert(results.end(), {dk, dv});
           }
           results.push_back(gradients.queries());
           return results;
         };
-        const KernelCalls calls;
+        const KernelCounter calls;
         const std::vector<at::Tensor> seen = run(gpu(), dtype);
         EXPECT_LE(calls.count(kFlashForward), 2 * kRanks);
         EXPECT_EQ(calls.all(), calls.count(kFlashForward) + calls.count(kFlashBackward)) << "of another kernel";
@@ -173,9 +174,9 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
 
 /// Runs one rank's attention, forward and backward, over documents with these starts.
 void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarType dtype, int64_t head_dim = 64) {
-  const SequenceLayout layout = SequenceLayout::whole(length).with_documents({starts});
+  const SequenceLayout layout = SequenceLayout::unsharded(length).with_documents({starts});
   const at::Tensor q = fresh({1, length, 2, head_dim}).to(dtype).to(gpu()).transpose(1, 2);
-  LocalAttention local(layout, 1, {kPackedScale}, pass_options(q, layout, {kPackedScale}));
+  LocalAttention local(layout, 1, {kPackedScale}, kernel_call_options(q, layout, {kPackedScale}));
   AttentionCall::Forward forward = local.forward(q, q, q);
   local.backward(q, forward.saved);
 }
@@ -184,7 +185,7 @@ void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarTyp
 TEST(PackedAttentionOnGpu, CuDnnNeverSeesADividedSample) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const int64_t head_dim : {64, 264}) {
-      const KernelCalls calls;
+      const KernelCounter calls;
       for (const int64_t first : {513, 600, 700}) run_local({first}, 1300, dtype, head_dim);
       const bool packed = dtype != at::kFloat && head_dim <= 256;
       EXPECT_EQ(calls.cudnn(), 0) << dtype;
@@ -192,7 +193,7 @@ TEST(PackedAttentionOnGpu, CuDnnNeverSeesADividedSample) {
       EXPECT_EQ(calls.count(kFlashBackward), packed ? 3 : 0) << dtype << " " << head_dim;
     }
   }
-  const KernelCalls calls;
+  const KernelCounter calls;
   run_local({}, 1300, at::kBFloat16);
   EXPECT_GE(calls.cudnn(), 2) << "nothing is divided";
   EXPECT_EQ(calls.count(kFlashForward), 0);
@@ -202,7 +203,7 @@ TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
   std::vector<int64_t> tokens;
   for (int64_t i = 1; i < 300; ++i) tokens.push_back(i);
   for (const std::vector<int64_t>& starts : {std::vector<int64_t>{1}, {1, 3, 70, 200}, tokens}) {
-    const KernelCalls calls;
+    const KernelCounter calls;
     run_local(starts, 300, at::kBFloat16);
     EXPECT_EQ(calls.count(kFlashForward), 1);
     EXPECT_EQ(calls.count(kFlashBackward), 1);
@@ -213,22 +214,22 @@ TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
 TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
   constexpr int64_t kLength = 700;
   const auto tensors = [](int64_t heads) { return fresh({2, kLength, heads, 64}); };
-  const std::vector<at::Tensor> whole = {tensors(4), tensors(2), tensors(2), tensors(4)};
+  const std::vector<at::Tensor> full = {tensors(4), tensors(2), tensors(2), tensors(4)};
   for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
     for (const bool divided : {false, true}) {
       for (const int64_t window : {2, 100, 513}) {
         const AttentionRule rule{kPackedScale, window};
-        SequenceLayout layout = SequenceLayout::whole(kLength);
+        SequenceLayout layout = SequenceLayout::unsharded(kLength);
         if (divided) layout = layout.with_documents({{1, 40, 300}, {}});
         const auto run = [&](at::Device device, at::ScalarType numbers) {
           std::vector<at::Tensor> of;
-          for (const at::Tensor& tensor : whole) of.push_back(tensor.to(dtype).to(numbers).to(device).transpose(1, 2));
-          LocalAttention local(layout, 2, rule, pass_options(of[0], layout, rule));
+          for (const at::Tensor& tensor : full) of.push_back(tensor.to(dtype).to(numbers).to(device).transpose(1, 2));
+          LocalAttention local(layout, 2, rule, kernel_call_options(of[0], layout, rule));
           const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
           const AttentionGradients gradients = local.backward(of[3], forward.saved);
           return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
         };
-        const KernelCalls calls;
+        const KernelCounter calls;
         const std::vector<at::Tensor> seen = run(gpu(), dtype);
         EXPECT_EQ(calls.count(kFlashForward), dtype == at::kFloat ? 0 : 1);
         EXPECT_EQ(calls.cudnn(), 0);
@@ -246,13 +247,13 @@ TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
 TEST(PackedAttentionOnGpu, WindowsOfManyTilesAreAsOnTheHost) {
   constexpr int64_t kWindow = 2, kLength = kWindow * 65537;
   const AttentionRule rule{kPackedScale, kWindow};
-  std::vector<at::Tensor> whole;
-  for (int i = 0; i < 4; ++i) whole.push_back(fresh({1, kLength, 1, 4}));
+  std::vector<at::Tensor> full;
+  for (int i = 0; i < 4; ++i) full.push_back(fresh({1, kLength, 1, 4}));
   const auto run = [&](at::Device device, at::ScalarType dtype) {
     std::vector<at::Tensor> of;
-    for (const at::Tensor& tensor : whole) of.push_back(tensor.to(at::kFloat).to(dtype).to(device).transpose(1, 2));
-    LocalAttention local(SequenceLayout::whole(kLength), 1, rule,
-                         pass_options(of[0], SequenceLayout::whole(kLength), rule));
+    for (const at::Tensor& tensor : full) of.push_back(tensor.to(at::kFloat).to(dtype).to(device).transpose(1, 2));
+    LocalAttention local(SequenceLayout::unsharded(kLength), 1, rule,
+                         kernel_call_options(of[0], SequenceLayout::unsharded(kLength), rule));
     const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
     const AttentionGradients gradients = local.backward(of[3], forward.saved);
     return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
@@ -263,10 +264,10 @@ TEST(PackedAttentionOnGpu, WindowsOfManyTilesAreAsOnTheHost) {
 
 // A capture fails on everything that the host would have to wait for.
 TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
-  const SequenceLayout layout = SequenceLayout::whole(600).with_documents({{1, 40}, {599}});
+  const SequenceLayout layout = SequenceLayout::unsharded(600).with_documents({{1, 40}, {599}});
   const at::Tensor q = fresh({2, 600, 2, 64}).to(at::kBFloat16).to(gpu()).transpose(1, 2);
-  const auto run = [&] {  // a layer: reuses the plan of the first one
-    LocalAttention local(layout, 2, {kPackedScale}, pass_options(q, layout, {kPackedScale}));
+  const auto run = [&] {  // a layer: reuses the calls of the first one
+    LocalAttention local(layout, 2, {kPackedScale}, kernel_call_options(q, layout, {kPackedScale}));
     const AttentionCall::Forward forward = local.forward(q, q, q);
     const AttentionGradients gradients = local.backward(q, forward.saved);
     return at::cat({forward.out, gradients.q, gradients.k, gradients.v});

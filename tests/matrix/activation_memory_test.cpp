@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "mesh/device/memory.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"
@@ -60,10 +60,10 @@ TEST(ActivationMemory, FallsWithTheContextRanks) {
   if (cp == 1) GTEST_SKIP() << "one rank shares with nobody";
   if (cp != 4 && !is_full_run()) GTEST_SKIP() << "4 ranks; 2 and 8 in a full run";
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", cp}, {"tp", 1}}), world());
-  at::Tensor whole = at::zeros({1}, at::kDouble);
-  if (world().rank() == 0) whole.fill_(peak_activations(long_recipe("auto", 1), one_rank_mesh()));
-  world().broadcast(whole, 0).wait();
-  const double alone = whole.item<double>();
+  at::Tensor complete = at::zeros({1}, at::kDouble);
+  if (world().rank() == 0) complete.fill_(peak_activations(long_recipe("auto", 1), one_rank_mesh()));
+  world().broadcast(complete, 0).wait();
+  const double alone = complete.item<double>();
   for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {
     const double share = static_cast<double>(peak_activations(long_recipe(algorithm, cp), mesh)) / alone;
     // Under Ulysses each rank has the complete sequence of the only KV head.
@@ -74,7 +74,7 @@ TEST(ActivationMemory, FallsWithTheContextRanks) {
 }
 
 /// A model, and the way to train it while its activations are counted.
-struct Measured {
+struct Measurement {
   std::string family, precision, checkpointing;
   int64_t tp, cp;
   bool sequence_parallel;
@@ -87,7 +87,7 @@ struct Measured {
   }
 };
 
-Recipe recipe_of(const Measured& measured, int64_t num_layers) {
+Recipe recipe_of(const Measurement& measured, int64_t num_layers) {
   Recipe recipe;
   ModelShape& shape = recipe.model.shape;
   shape.family = measured.family;
@@ -111,7 +111,7 @@ Recipe recipe_of(const Measured& measured, int64_t num_layers) {
 }
 
 /// Returns the bytes of a layer according to docs/architecture.md, "Activations".
-double documented_bytes(const Measured& measured) {
+double documented_bytes(const Measurement& measured) {
   const Recipe recipe = recipe_of(measured, 1);
   const ModelShape& shape = recipe.model.shape;
   const double e = measured.precision == "bf16" ? 2 : 4, w = 4, t = static_cast<double>(measured.tp);
@@ -139,7 +139,7 @@ double documented_bytes(const Measured& measured) {
   return tokens * none;
 }
 
-void expect_documented_slope(const Measured& measured) {
+void expect_documented_slope(const Measurement& measured) {
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", measured.cp}, {"tp", measured.tp}}), world());
   const auto peak = [&](int64_t num_layers) {
     return static_cast<double>(peak_activations(recipe_of(measured, num_layers), mesh));

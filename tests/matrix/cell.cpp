@@ -340,7 +340,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   recipe.optimizer.learning_rate = cell.variant.optimizer == "sgd" ? 0.1 : 1e-3;
   recipe.optimizer.eps = least_eps(cell.variant.precision);
   recipe.optimizer.weight_decay = 0.1;
-  recipe.optimizer.decay = cell.variant.tied ? Decayed::All : Decayed::Matrices;
+  recipe.optimizer.decay = cell.variant.tied ? DecayScope::All : DecayScope::Matrices;
   return recipe;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "tests/support/world.h"
 
@@ -38,7 +38,7 @@ std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, cons
                               std::map<std::string, double>* shares, int root) {
   const Trace trace = train(recipe, mesh);
   std::ostringstream lines;
-  for (const Compared& each :
+  for (const Comparison& each :
        compare(trace, mesh.rank() == root ? &reference : nullptr, mesh, recipe.train.precision, root)) {
     const char* kinds[] = {"loss of ",     "gradient norm of ", "gradient of ",
                            "movement of ", "all gradients",     "all movements"};

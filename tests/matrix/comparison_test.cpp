@@ -23,7 +23,7 @@ class Comparing : public ::testing::Test {
     mesh_ = std::make_unique<DeviceMesh>(MeshLayout({{"dp", world().size() / tp}, {"cp", 1}, {"tp", tp}}), world());
   }
 
-  Trace whole(at::ScalarType dtype = at::kDouble) const {
+  Trace full(at::ScalarType dtype = at::kDouble) const {
     Trace trace{{2.5}, {0.7}, {}};
     trace.parameters.push_back({"cut", {kRows, kColumns}, {{0, 0}, {kRows, kColumns}}, drawn(1), drawn(2)});
     trace.parameters.push_back({"norm", {kColumns}, {{0}, {kColumns}}, drawn(3)[0].clone(), drawn(4)[0].clone()});
@@ -34,7 +34,7 @@ class Comparing : public ::testing::Test {
     return trace;
   }
 
-  /// Returns this rank's part of the correct result `whole`, without the last column of rows, which is padding.
+  /// Returns this rank's part of the correct result `full`, without the last column of rows, which is padding.
   Trace own_part(Trace trace) const {
     if (mesh_->size("tp") == 1) return trace;
     TracedParameter& cut = trace.parameters[0];
@@ -47,18 +47,18 @@ class Comparing : public ::testing::Test {
     return trace;
   }
 
-  std::vector<Compared> compared(const Trace& trace, const Reference& reference,
-                                 const std::string& precision = "fp64") const {
+  std::vector<Comparison> compared(const Trace& trace, const Reference& reference,
+                                   const std::string& precision = "fp64") const {
     return compare(trace, mesh_->rank() == 0 ? &reference : nullptr, *mesh_, precision);
   }
 
   /// Applies `change` to the last rank's trace and expects a difference in entry `index` alone, on that rank.
   template <class Change>
   void expect_found(size_t index, const Change& change) const {
-    Trace trace = own_part(whole());
+    Trace trace = own_part(full());
     const int64_t last = world().size() - 1;
     if (world().rank() == last) change(trace);
-    const std::vector<Compared> all = compared(trace, {whole(), {}});
+    const std::vector<Comparison> all = compared(trace, {full(), {}});
     for (size_t i = 0; i < all.size(); ++i) {
       EXPECT_EQ(all[i].equal(), i != index) << all[i].name << " differs by " << all[i].difference;
     }
@@ -72,7 +72,7 @@ class Comparing : public ::testing::Test {
 };
 
 TEST_F(Comparing, FindsNothingWhereNothingDiffers) {
-  for (const Compared& each : compared(own_part(whole()), {whole(), {}})) {
+  for (const Comparison& each : compared(own_part(full()), {full(), {}})) {
     EXPECT_TRUE(each.equal());
     EXPECT_NEAR(each.value, each.reference, 1e-12) << each.name;
   }
@@ -95,16 +95,16 @@ TEST_F(Comparing, FindsWhatIsNoNumber) {
 
 /// A step that one rank and the mesh both skipped proves nothing.
 TEST_F(Comparing, FindsAStepThatBothSkipped) {
-  Trace skipped = whole();
+  Trace skipped = full();
   skipped.grad_norms[0] = std::numeric_limits<double>::infinity();
-  const std::vector<Compared> all = compared(own_part(skipped), {skipped, {}});
+  const std::vector<Comparison> all = compared(own_part(skipped), {skipped, {}});
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].equal(), i != 1) << all[i].name;
 }
 
 /// When one rank in bf16 differs by 0.02 in one gradient and 0.002 in the other, a mesh may differ by about 0.08 in
 /// each, which is more than 4 x 0.002, but not in both: all together only by 1.5 x 0.02.
 TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {
-  Trace exact = whole(at::kFloat);
+  Trace exact = full(at::kFloat);
   for (TracedParameter& parameter : exact.parameters) parameter.gradient.fill_(1);
   Trace rounded = exact;
   rounded.parameters[0].gradient = exact.parameters[0].gradient * 1.02;
@@ -114,8 +114,8 @@ TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {
     mesh.parameters[0].gradient = exact.parameters[0].gradient * (1 + cut);
     mesh.parameters[1].gradient = exact.parameters[1].gradient * (1 + norm);
     std::string names;
-    for (const Compared& each : compared(own_part(mesh), {exact, rounded}, "bf16")) {
-      if (!each.equal()) names += each.kind == Compared::Kind::AllGradients ? "all " : each.name + " ";
+    for (const Comparison& each : compared(own_part(mesh), {exact, rounded}, "bf16")) {
+      if (!each.equal()) names += each.kind == Comparison::Kind::AllGradients ? "all " : each.name + " ";
     }
     return names;
   };
@@ -127,16 +127,16 @@ TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {
 }
 
 TEST_F(Comparing, MeasuresWhatIsNearlyZeroOnTheModelsScale) {
-  Trace reference = whole(), trace = whole();
+  Trace reference = full(), trace = full();
   reference.parameters[1].gradient.mul_(1e-14);
   reference.parameters[1].movement.mul_(1e-14);
   trace.parameters[1].gradient.mul_(2e-14);
   trace.parameters[1].movement.mul_(2e-14);
-  for (const Compared& each : compared(own_part(trace), {reference, {}})) EXPECT_TRUE(each.equal()) << each.name;
+  for (const Comparison& each : compared(own_part(trace), {reference, {}})) EXPECT_TRUE(each.equal()) << each.name;
 }
 
 TEST_F(Comparing, TellsWhichReplicasDiffer) {
-  Trace trace = own_part(whole());
+  Trace trace = own_part(full());
   for (const Replicas& replicas : compare_replicas(trace, *mesh_, 1e-10)) EXPECT_EQ(replicas.num_different, 0);
   if (world().size() == 1) return;
   if (mesh_->coordinate("tp") == 1) trace.parameters[1].gradient[0] += 1e-3;

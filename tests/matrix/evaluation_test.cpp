@@ -13,7 +13,7 @@
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/device/memory.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/full_run.h"
@@ -188,8 +188,8 @@ TEST_F(EvaluationTest, SaysWhenNothingCounts) {
     std::ofstream(asked.evaluate.loss_mask, std::ios::binary) << std::string(size, '\0');
   }
   world().barrier();
-  const RunPlan plan = resolve(asked, mesh_of(cell).layout());
-  EXPECT_THROW(Evaluation(asked.evaluate, plan, asked.train.steps), InputError);
+  const Decisions decisions = resolve(asked, mesh_of(cell).layout());
+  EXPECT_THROW(Evaluation(asked.evaluate, decisions, asked.train.steps), InputError);
 }
 
 TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "runtime/program/hf/config_json.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/matrix/cell.h"

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/world.h"
 #include "tests/support/zero_recorder.h"

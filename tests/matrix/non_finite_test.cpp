@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"

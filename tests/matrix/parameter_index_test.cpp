@@ -124,10 +124,10 @@ class Part {
       buffer->shard_gradients().zero_();
       for (const Segment& segment : buffer->segments()) {
         const Parameter& parameter = *segment.parameter;
-        const at::Tensor whole = random_tensor(parameter.global_shape, 10 + index_.number(parameter.name));
-        at::Tensor local = at::zeros(parameter.shape, whole.options()), valid = local;
+        const at::Tensor full = random_tensor(parameter.global_shape, 10 + index_.number(parameter.name));
+        at::Tensor local = at::zeros(parameter.shape, full.options()), valid = local;
         for (int64_t dim = 0; dim < local.dim(); ++dim) valid = valid.narrow(dim, 0, parameter.box.size[dim]);
-        valid.copy_(part(whole, parameter.box));
+        valid.copy_(part(full, parameter.box));
         const Range kept = buffer->in_shard({segment.offset, segment.numel});
         if (kept.numel == 0) continue;
         const int64_t first = buffer->shard().offset + kept.offset - segment.offset;
@@ -165,7 +165,7 @@ class DifferentParameters : public ::testing::TestWithParam<const char*> {
     if (!is_first()) return std::make_unique<Part>(*half_, Groups{{{2, 3}, ShardingMode::ShardOptimizer}}, dtype);
     return std::make_unique<Part>(*half_, Groups{{{0}, ShardingMode::NoShard}, {{1}, ShardingMode::FullShard}}, dtype);
   }
-  std::unique_ptr<Part> make_whole(at::ScalarType dtype = at::kDouble) const {
+  std::unique_ptr<Part> make_full(at::ScalarType dtype = at::kDouble) const {
     return std::make_unique<Part>(alone_, Groups{{{0, 1, 2, 3}, ShardingMode::NoShard}}, dtype);
   }
 
@@ -175,7 +175,7 @@ class DifferentParameters : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(DifferentParameters, HaveOneIndex) {
-  const ParameterIndex seen = make_half()->index(), wanted = make_whole()->index();
+  const ParameterIndex seen = make_half()->index(), wanted = make_full()->index();
   ASSERT_EQ(seen.size(), wanted.size());
   for (size_t i = 0; i < seen.size(); ++i) {
     EXPECT_EQ(seen[i].name, wanted[i].name);
@@ -188,7 +188,7 @@ TEST_P(DifferentParameters, HaveOneIndex) {
 TEST_P(DifferentParameters, HaveTheNormOfOneRank) {
   at::Tensor squares = at::full({}, make_half()->owned_squares(), at::kDouble);
   world().all_reduce(squares).wait();
-  const double wanted = make_whole()->owned_squares();
+  const double wanted = make_full()->owned_squares();
   EXPECT_NEAR(squares.item<double>(), wanted, 1e-12 * wanted);
 }
 
@@ -203,9 +203,9 @@ TEST_P(DifferentParameters, NameTheOneThatIsNotFinite) {
 
 TEST_P(DifferentParameters, AreUpdatedAndMeasuredAsOnOneRank) {
   for (const char* optimizer : {"adamw", "sgd", "muon"}) {
-    const auto half = make_half(), whole = make_whole();
+    const auto half = make_half(), full = make_full();
     const std::vector<ParameterMetrics> seen = half->update(optimizer, world());
-    const std::vector<ParameterMetrics> wanted = whole->update(optimizer, Group());
+    const std::vector<ParameterMetrics> wanted = full->update(optimizer, Group());
     ASSERT_EQ(seen.size(), wanted.size());
     for (size_t i = 0; i < wanted.size(); ++i) {
       EXPECT_EQ(seen[i].name, wanted[i].name);
@@ -214,7 +214,7 @@ TEST_P(DifferentParameters, AreUpdatedAndMeasuredAsOnOneRank) {
       EXPECT_NEAR(seen[i].update_norm, wanted[i].update_norm, 1e-10 * wanted[i].update_norm) << wanted[i].name;
       EXPECT_GT(wanted[i].update_norm, 0) << wanted[i].name;
     }
-    const auto all = whole->weights();
+    const auto all = full->weights();
     for (const auto& [name, held] : half->weights()) {
       EXPECT_LT(relative_error(held.second, part(all.at(name).second, held.first)), 1e-12) << optimizer << " " << name;
     }
@@ -223,17 +223,17 @@ TEST_P(DifferentParameters, AreUpdatedAndMeasuredAsOnOneRank) {
 
 TEST_P(DifferentParameters, AreComparedWithOneRank) {
   for (const auto& [precision, dtype] : {std::pair{"fp64", at::kDouble}, {"bf16", at::kFloat}}) {
-    const auto reference_of = [&] { return make_whole(dtype)->trace(Group()); };
+    const auto reference_of = [&] { return make_full(dtype)->trace(Group()); };
     Reference reference{reference_of(), {}};
     if (is_rounded(precision)) reference.rounded = reference_of();
     const auto different = [&](const Trace& trace) {
       std::map<std::string, int64_t> ranks;
       const auto all = compare(trace, world().rank() == 0 ? &reference : nullptr, *mesh_, precision);
       EXPECT_EQ(all.size(), 2 + 2 * reference.exact.parameters.size() + (is_rounded(precision) ? 2 : 0));
-      for (const Compared& each : all) {
+      for (const Comparison& each : all) {
         EXPECT_NEAR(each.value, each.reference, 0.2 * each.reference) << each.name;
         if (each.equal()) continue;
-        const bool all_weights = each.kind == Compared::Kind::AllWeights;
+        const bool all_weights = each.kind == Comparison::Kind::AllWeights;
         ranks[all_weights ? "all weights" : each.name] = all_weights ? 0 : each.rank;
       }
       return ranks;
@@ -276,11 +276,11 @@ TEST_P(DifferentParameters, AreComparedWithTheirReplicas) {
 
 TEST_P(DifferentParameters, AreExportedTogether) {
   const ScratchFolder folder(world());
-  const auto half = make_half(at::kFloat), whole = make_whole(at::kFloat);
+  const auto half = make_half(at::kFloat), full = make_full(at::kFloat);
   const ModelShape shape = small_model().shape;
   export_model(half->index(), half->groups(), shape, {}, *mesh_, folder.path() / "exported");
   const SafetensorsFolder exported(folder.path() / "exported");
-  const auto wanted = whole->weights();
+  const auto wanted = full->weights();
   EXPECT_EQ(exported.names().size(), wanted.size());
   for (const auto& [name, weight] : wanted)
     EXPECT_TRUE(at::equal(exported.read(name, weight.first), weight.second)) << name;

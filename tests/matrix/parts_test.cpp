@@ -101,7 +101,7 @@ class Perceptron final : public ModelPart {
  public:
   Perceptron(const std::string& name, std::vector<int64_t> shape, bool is_last, const DeviceMesh& mesh,
              ShardingMode mode, uint64_t seed)
-      : weight_(whole_parameter(name, shape, {}, at::TensorOptions().dtype(at::kDouble))), is_last_(is_last) {
+      : weight_(full_parameter(name, shape, {}, at::TensorOptions().dtype(at::kDouble))), is_last_(is_last) {
     const int64_t size = mesh.size();
     const ReplicaMap replicas(mesh, {"dp"}, mode == ShardingMode::NoShard ? std::nullopt : std::optional(size));
     fsdp_ = std::make_unique<Fsdp>(std::vector{UnitSpec{name, {&weight_}}}, over(replicas, {.mode = mode}));

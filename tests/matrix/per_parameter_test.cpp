@@ -8,7 +8,7 @@
 #include <map>
 
 #include "mesh/base/files/glob.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "runtime/training/optimizer/cut_matrix.h"
 #include "runtime/training/optimizer/rules.h"
@@ -93,7 +93,7 @@ TEST_F(PerParameter, FrozenOnesStayAsTheyAreAndAreNotSent) {
         int64_t trained = 0, scattered = 0;
         for (const FlatBuffer* buffer : trainable_buffers(trainer.fsdp().units())) trained += buffer->numel();
         if (replicas.shards().size() > 1) scattered = times * trained;
-        const int64_t summed = replicas.whole_replicas().size() > 1 ? trained : 0;
+        const int64_t summed = replicas.full_replicas().size() > 1 ? trained : 0;
         int64_t buffers = 0;
         for (const auto& [key, traffic] : mesh.traffic().entries()) {
           if (key.purpose == "dp.gradients" && key.kind == Collective::Kind::ReduceScatter)
@@ -241,7 +241,7 @@ TEST_F(PerParameter, MuonSendsWhatItsFormulaSays) {
         std::vector<CutMatrix> matrices;
         for (const FlatBuffer* buffer : trainable_buffers(trainer.fsdp().units())) {
           for (const Segment& segment : buffer->segments()) {
-            if (!rule_of(*segment.parameter, recipe.optimizer).whole_matrix) continue;
+            if (!rule_of(*segment.parameter, recipe.optimizer).full_matrix) continue;
             matrices.emplace_back(*buffer, segment, replicas);
             numel += matrices.back().rows() * matrices.back().cols();
           }

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "mesh/skipped_sums.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/exported_model.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/data/dataset.h"
 #include "runtime/training/model/initialize.h"
 #include "tests/matrix/cell.h"
@@ -138,10 +138,10 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
       }
     }
     for (const Parameter* parameter : trainer.model().parameters()) {
-      const int64_t whole = c10::multiply_integers(parameter->global_shape);
-      elements += whole;
+      const int64_t full = c10::multiply_integers(parameter->global_shape);
+      elements += full;
       if (!parameter->sharded_over.empty()) {
-        padding += c10::multiply_integers(parameter->shape) * mesh.size("tp") - whole;
+        padding += c10::multiply_integers(parameter->shape) * mesh.size("tp") - full;
       }
     }
     at::Tensor total = at::full({1}, owned, at::kLong);

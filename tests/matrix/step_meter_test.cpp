@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/matrix/cell.h"

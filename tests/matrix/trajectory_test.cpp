@@ -20,7 +20,7 @@
 
 #include "mesh/device/half_precision.h"
 #include "mesh/skipped_sums.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"

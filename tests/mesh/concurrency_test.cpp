@@ -191,21 +191,21 @@ TEST_F(Concurrency, RandomTrafficOnAllAxes) {
     double sum = 0;
     for (const int64_t rank : group.ranks()) sum += i_value + static_cast<double>(rank);
     const double mine = i_value + static_cast<double>(group.ranks()[static_cast<size_t>(group.rank())]);
-    at::Tensor whole = at::full({size * length}, mine, at::kDouble);
+    at::Tensor full = at::full({size * length}, mine, at::kDouble);
     at::Tensor part = at::full({length}, mine, at::kDouble);
     switch (shared() % 3) {
       case 0:
-        pending.push_back({group.all_reduce(whole), whole, at::full_like(whole, sum)});
+        pending.push_back({group.all_reduce(full), full, at::full_like(full, sum)});
         break;
       case 1:
-        pending.push_back({group.reduce_scatter(part, whole), part, at::full_like(part, sum)});
+        pending.push_back({group.reduce_scatter(part, full), part, at::full_like(part, sum)});
         break;
       default: {
-        at::Tensor expected = at::empty_like(whole);
+        at::Tensor expected = at::empty_like(full);
         for (int rank = 0; rank < size; ++rank) {
           expected.narrow(0, rank * length, length).fill_(i_value + static_cast<double>(group.ranks()[rank]));
         }
-        pending.push_back({group.all_gather(whole, part), whole, expected});
+        pending.push_back({group.all_gather(full, part), full, expected});
       }
     }
     while (!pending.empty() && own() % 3 == 0) {

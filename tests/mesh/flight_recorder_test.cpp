@@ -52,25 +52,25 @@ TEST(FlightRecorder, KeepsTheLastAndWhatEachGroupHasPending) {
 TEST(FlightRecorder, ShowsTheNewestCollectiveAndEachPlaceAtOnce) {
   FlightRecorder recorder;
   const int32_t tp = recorder.add_group("tp", {0, 1});
-  Shown<NewestFlight> shown{};
+  SharedValue<NewestFlight> shown{};
   const auto newest = [&] { return shown.read(); };
-  int places = 0;
-  recorder.show(&shown, [&] { ++places; });
-  recorder.set_place("forward of block 0");
-  EXPECT_EQ(places, 1);
+  int parts = 0;
+  recorder.show(&shown, [&] { ++parts; });
+  recorder.set_work("forward of block 0");
+  EXPECT_EQ(parts, 1);
   EXPECT_EQ(newest().flight.number, 0);
   const at::Tensor tensor = at::zeros({2, 3});
   recorder.issue(tp, sum_of(tensor, "one"));
   recorder.issue(tp, sum_of(tensor, "two"));
   EXPECT_EQ(newest().flight.in_group, 2);
   EXPECT_EQ(newest().flight.purpose.text(), "two");
-  EXPECT_EQ(newest().flight.place.text(), "forward of block 0");
+  EXPECT_EQ(newest().flight.work.text(), "forward of block 0");
   EXPECT_EQ(newest().group.text(), "tp");
   EXPECT_EQ(newest().key, recorder.groups()[0].key);
   recorder.show(nullptr, nullptr);
-  recorder.set_place("");
+  recorder.set_work("");
   recorder.issue(tp, sum_of(tensor, "three"));
-  EXPECT_EQ(places, 1);
+  EXPECT_EQ(parts, 1);
   EXPECT_EQ(newest().flight.in_group, 2);
 }
 

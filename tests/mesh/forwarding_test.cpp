@@ -80,11 +80,11 @@ TEST(ForwardingBackend, ADecoratorSeesEveryCollectiveOfEveryGroup) {
   const auto seen = std::make_shared<std::vector<std::string>>();
   const Group group = world_of(std::make_shared<Recorder>(std::make_shared<Fake>(0, 8, made), seen));
   const DeviceMesh mesh(MeshLayout({{"dp", 2}, {"cp", 2}, {"tp", 2}}), group);
-  at::Tensor tensor = at::zeros({2}), whole = at::zeros({4});
+  at::Tensor tensor = at::zeros({2}), full = at::zeros({4});
   mesh.world().barrier();
   mesh.group("tp").all_reduce(tensor);
-  mesh.group("dp").second_queue().all_gather(whole, tensor);
-  mesh.world().split({0, 1}, "shards").reduce_scatter(tensor, whole);
+  mesh.group("dp").second_queue().all_gather(full, tensor);
+  mesh.world().split({0, 1}, "shards").reduce_scatter(tensor, full);
   mesh.world().split({0, 1}, "shards").split({0}, "alone").broadcast(tensor, 0);
   EXPECT_EQ(*seen, (std::vector<std::string>{"world barrier", "tp all_reduce", "dp all_gather", "shards reduce_scatter",
                                              "alone broadcast"}));

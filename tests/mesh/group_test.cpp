@@ -142,20 +142,20 @@ TEST(Group, RefusesRanksThatAreNotThere) {
 TEST(Group, RefusesTensorsThatOverlapWhereTheyMayNot) {
   const Group group = four();
   at::Tensor memory = at::zeros({16});
-  at::Tensor whole = memory.narrow(0, 4, 8);
+  at::Tensor full = memory.narrow(0, 4, 8);
   const auto part = [&](int64_t begin) { return memory.narrow(0, begin, 2); };
-  EXPECT_NO_THROW({ group.all_gather(whole, part(6)); });   // the right offset
-  EXPECT_NO_THROW({ group.all_gather(whole, part(2)); });   // before it
-  EXPECT_NO_THROW({ group.all_gather(whole, part(12)); });  // after it
-  expect_refused([&] { group.all_gather(whole, part(4)); }, "own place");
-  expect_refused([&] { group.all_gather(whole, part(5)); }, "overlap");
-  expect_refused([&] { group.all_gather(whole, part(3)); }, "overlap");
+  EXPECT_NO_THROW({ group.all_gather(full, part(6)); });   // the right offset
+  EXPECT_NO_THROW({ group.all_gather(full, part(2)); });   // before it
+  EXPECT_NO_THROW({ group.all_gather(full, part(12)); });  // after it
+  expect_refused([&] { group.all_gather(full, part(4)); }, "own place");
+  expect_refused([&] { group.all_gather(full, part(5)); }, "overlap");
+  expect_refused([&] { group.all_gather(full, part(3)); }, "overlap");
   at::Tensor any_part = part(10);
-  EXPECT_NO_THROW({ group.reduce_scatter(any_part, whole); });
+  EXPECT_NO_THROW({ group.reduce_scatter(any_part, full); });
   at::Tensor across = part(9);
-  expect_refused([&] { group.reduce_scatter(across, whole); }, "whole part");
-  expect_refused([&] { group.all_to_all(whole, whole); }, "overlap");
-  expect_refused([&] { group.exchange(whole, 0, memory.narrow(0, 0, 8), 2); }, "overlap");
+  expect_refused([&] { group.reduce_scatter(across, full); }, "whole part");
+  expect_refused([&] { group.all_to_all(full, full); }, "overlap");
+  expect_refused([&] { group.exchange(full, 0, memory.narrow(0, 0, 8), 2); }, "overlap");
 }
 
 TEST(Group, SplitsIntoGroupsInTheOrderAsked) {

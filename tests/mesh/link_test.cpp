@@ -163,7 +163,7 @@ TEST_F(Links, ShareNoMemoryOfTheHost) {
 TEST(Link, IsRefusedBetweenTheWrongRanks) {
   const Group four(dry_run_backend(1, 4), "pp", {0, 2, 4, 6}, "rank 2 (pp=1 tp=0)");
   const auto refused = [&](int from, int to) {
-    return message<OfRank<std::invalid_argument>>([&] { Link(four, from, to); });
+    return message<RankError<std::invalid_argument>>([&] { Link(four, from, to); });
   };
   EXPECT_EQ(refused(1, 1), "rank 2 (pp=1 tp=0): link pp 1>1: expected two ranks of group pp, which has 4");
   EXPECT_EQ(refused(0, 4), "rank 2 (pp=1 tp=0): link pp 0>4: expected two ranks of group pp, which has 4");
@@ -174,12 +174,12 @@ TEST(Link, RefusesACallOfTheOtherEnd) {
   const Group four(dry_run_backend(1, 4), "pp", {0, 2, 4, 6}, "rank 2 (pp=1 tp=0)");
   at::Tensor tensor = at::zeros({2});
   const Link away(four, 1, 2), here(four, 0, 1), elsewhere(four, 2, 3);
-  EXPECT_EQ(message<OfRank<std::invalid_argument>>([&] { away.receive(tensor); }),
+  EXPECT_EQ(message<RankError<std::invalid_argument>>([&] { away.receive(tensor); }),
             "rank 2 (pp=1 tp=0): receive on link pp 1>2: this rank is its sender");
-  EXPECT_EQ(message<OfRank<std::invalid_argument>>([&] { here.send(tensor); }),
+  EXPECT_EQ(message<RankError<std::invalid_argument>>([&] { here.send(tensor); }),
             "rank 2 (pp=1 tp=0): send on link pp 0>1: this rank is its receiver");
   EXPECT_TRUE(
-      has(message<OfRank<std::invalid_argument>>([&] { elsewhere.send(tensor); }), "this rank is no end of it"));
+      has(message<RankError<std::invalid_argument>>([&] { elsewhere.send(tensor); }), "this rank is no end of it"));
   at::Tensor strided = at::zeros({4, 4}).t();
   EXPECT_TRUE(has(message<std::invalid_argument>([&] { away.with_purpose("pp.output").send(strided); }),
                   "message on group pp 1>2 (2 ranks), purpose pp.output, output [4, 4] Float cpu: tensors must be "

@@ -54,10 +54,10 @@ TEST(MessageCount, OfARankGrowsWithTheLogarithmOfTheGroup) {
 
   at::Tensor number = at::ones({1}, at::kLong), numbers = at::empty({n}, at::kLong);
   EXPECT_EQ(messages_of([&] { group.all_gather(numbers, number).wait(); }), grid.steps());
-  at::Tensor shard = at::ones({10000}, at::kFloat), whole = at::ones({10000 * n}, at::kFloat);
-  EXPECT_EQ(messages_of([&] { group.reduce_scatter(shard, whole).wait(); }), grid.steps());
-  EXPECT_EQ(messages_of([&] { group.all_reduce(whole).wait(); }), 2 * grid.steps());
-  EXPECT_EQ(whole[0].item<float>(), n);
+  at::Tensor shard = at::ones({10000}, at::kFloat), full = at::ones({10000 * n}, at::kFloat);
+  EXPECT_EQ(messages_of([&] { group.reduce_scatter(shard, full).wait(); }), grid.steps());
+  EXPECT_EQ(messages_of([&] { group.all_reduce(full).wait(); }), 2 * grid.steps());
+  EXPECT_EQ(full[0].item<float>(), n);
   EXPECT_EQ(shard[0].item<float>(), n);
 }
 

@@ -21,7 +21,7 @@ Group tensor_group(int rank, int size) {
 }
 
 TEST(Parameter, WholeOnEveryRank) {
-  const Parameter norm = whole_parameter("norm.weight", {6}, {Initializer::Kind::Ones}, kDouble);
+  const Parameter norm = full_parameter("norm.weight", {6}, {Initializer::Kind::Ones}, kDouble);
   EXPECT_EQ(norm.name, "norm.weight");
   EXPECT_EQ(norm.shape, (std::vector<int64_t>{6}));
   EXPECT_EQ(norm.global_shape, norm.shape);
@@ -64,9 +64,9 @@ TEST(Parameter, ValidLeavesThePaddingOut) {
   EXPECT_EQ(beyond.box.numel(), 0);
   EXPECT_EQ(beyond.valid().numel(), 0);
 
-  Parameter whole = whole_parameter("n", {4}, {}, kDouble);
-  bind(whole, at::zeros({4}, kDouble), 0);
-  EXPECT_EQ(whole.valid().numel(), 4);
+  Parameter full = full_parameter("n", {4}, {}, kDouble);
+  bind(full, at::zeros({4}, kDouble), 0);
+  EXPECT_EQ(full.valid().numel(), 4);
 }
 
 TEST(Parameter, CutAlongADimThatIsNotThereIsRefused) {
@@ -75,7 +75,7 @@ TEST(Parameter, CutAlongADimThatIsNotThereIsRefused) {
 }
 
 TEST(Bind, MakesTheLeafAViewAndKeepsItsIdentity) {
-  Parameter parameter = whole_parameter("w", {2, 3}, {}, kDouble);
+  Parameter parameter = full_parameter("w", {2, 3}, {}, kDouble);
   const at::TensorImpl* leaf = parameter.tensor.unsafeGetTensorImpl();
   const at::Tensor storage = at::arange(20, kDouble);
   const at::Tensor flat = storage.narrow(0, 5, 12);
@@ -90,7 +90,7 @@ TEST(Bind, MakesTheLeafAViewAndKeepsItsIdentity) {
 }
 
 TEST(Bind, TheBufferMayBeRefilledBetweenForwardAndBackward) {
-  Parameter parameter = whole_parameter("w", {3}, {}, kDouble);
+  Parameter parameter = full_parameter("w", {3}, {}, kDouble);
   at::Tensor flat = at::tensor({1., 2., 3.}, kDouble);
   bind(parameter, flat, 0);
   const at::Tensor x = at::tensor({4., 5., 6.}, kDouble).set_requires_grad(true);
@@ -105,7 +105,7 @@ TEST(Bind, TheBufferMayBeRefilledBetweenForwardAndBackward) {
 }
 
 TEST(Bind, KeepsValuesOnMoving) {
-  Parameter parameter = whole_parameter("w", {2, 2}, {}, kDouble);
+  Parameter parameter = full_parameter("w", {2, 2}, {}, kDouble);
   const at::Tensor first = at::arange(4, kDouble);
   bind(parameter, first, 0);
   const at::Tensor second = at::full({9}, -1., kDouble);
@@ -118,7 +118,7 @@ TEST(Bind, KeepsValuesOnMoving) {
 
 TEST(Bind, WorksOnTheMetaDevice) {
   const at::TensorOptions meta = kDouble.device(at::kMeta);
-  Parameter parameter = whole_parameter("w", {2, 3}, {}, meta);
+  Parameter parameter = full_parameter("w", {2, 3}, {}, meta);
   bind(parameter, at::empty({10}, meta), 4);
   EXPECT_EQ(parameter.tensor.sizes(), (at::IntArrayRef{2, 3}));
   EXPECT_EQ(parameter.tensor.storage_offset(), 4);
@@ -127,7 +127,7 @@ TEST(Bind, WorksOnTheMetaDevice) {
 }
 
 TEST(Bind, RefusesABufferThatDoesNotFit) {
-  Parameter parameter = whole_parameter("layer.w", {2, 3}, {}, kDouble);
+  Parameter parameter = full_parameter("layer.w", {2, 3}, {}, kDouble);
   EXPECT_THROW(bind(parameter, at::zeros({9}, kDouble), 4), std::invalid_argument);
   EXPECT_THROW(bind(parameter, at::zeros({9}, kDouble), -1), std::invalid_argument);
   EXPECT_THROW(bind(parameter, at::zeros({9}, at::kFloat), 0), std::invalid_argument);
@@ -142,7 +142,7 @@ TEST(Bind, RefusesABufferThatDoesNotFit) {
 }
 
 TEST(ParameterIndex, NumbersWhatIsDeclared) {
-  Parameter first = whole_parameter("a", {2, 3}, {}, kDouble);
+  Parameter first = full_parameter("a", {2, 3}, {}, kDouble);
   Parameter second = sharded_parameter("b", {5, 4}, 0, tensor_group(1, 2), {}, kDouble.dtype(at::kFloat));
   second.tensor.set_requires_grad(false);
   const ParameterIndex index({&first, &second});

@@ -89,18 +89,18 @@ TEST(ReplicaMap, OneRankHoldsAndOwnsEverything) {
 
 // The first elements of each shard belong to parameters that tp does not cut.
 TEST(ReplicaMap, EveryElementHasOneOwner) {
-  constexpr int64_t kNumel = 29, kWhole = 11;
+  constexpr int64_t kNumel = 29, kFull = 11;
   for_each_division([](const MeshLayout& layout, const Division& division) {
     std::map<std::tuple<int64_t, int64_t, int64_t>, int> owners;  // by tp (0 where it does not cut), shard, element
     for (int64_t rank = 0; rank < kRanks; ++rank) {
       const ReplicaMap map(layout, rank, division.axes, division.num_shards);
-      const Range owned = map.owned(kNumel, kWhole);
+      const Range owned = map.owned(kNumel, kFull);
       for (int64_t i = owned.offset; i < owned.offset + owned.numel; ++i) {
-        ++owners[{i < kWhole ? 0 : map.part().tp, map.part().shard, i}];
+        ++owners[{i < kFull ? 0 : map.part().tp, map.part().shard, i}];
       }
     }
     const int64_t num_shards = division.num_shards.value_or(1);
-    ASSERT_EQ(static_cast<int64_t>(owners.size()), num_shards * (kWhole + 2 * (kNumel - kWhole)));
+    ASSERT_EQ(static_cast<int64_t>(owners.size()), num_shards * (kFull + 2 * (kNumel - kFull)));
     for (const auto& [element, count] : owners) ASSERT_EQ(count, 1) << describe(layout, division);
   });
 }
@@ -127,7 +127,7 @@ TEST(ReplicaMap, SumsCountEveryRankOnce) {
     const auto map_of = [&](int64_t rank) -> const ReplicaMap& { return maps[static_cast<size_t>(rank)]; };
     const auto inside = [&](int64_t rank) {
       const ReplicaMap& map = map_of(rank);
-      return division.num_shards ? map.shards().ranks() : map.whole_replicas().ranks();
+      return division.num_shards ? map.shards().ranks() : map.full_replicas().ranks();
     };
     for (int64_t rank = 0; rank < kRanks; ++rank) {
       const ReplicaMap& map = map_of(rank);
@@ -216,14 +216,14 @@ TEST(ReplicaMap, RefusesRanksWithoutARole) {
 TEST(ReplicaMap, TakesTheMeshsGroupsWhereTheyAreTheSame) {
   const MeshLayout layout({{"dp", 6}, {"cp", 4}, {"tp", 2}});
   const DeviceMesh mesh = dry_mesh(layout, 7);
-  const ReplicaMap whole(mesh, {"dp"}, std::nullopt), cut(mesh, {"dp"}, 6), both(mesh, {"dp", "cp"}, 24);
-  EXPECT_EQ(whole.whole_replicas().name(), "dp");
-  EXPECT_EQ(whole.shards().size(), 1);
-  EXPECT_EQ(whole.remaining().name(), "cp");
-  EXPECT_EQ(whole.remaining_partial().name(), "cp_tp");
-  EXPECT_TRUE(whole.cut_axes().empty());
+  const ReplicaMap full(mesh, {"dp"}, std::nullopt), cut(mesh, {"dp"}, 6), both(mesh, {"dp", "cp"}, 24);
+  EXPECT_EQ(full.full_replicas().name(), "dp");
+  EXPECT_EQ(full.shards().size(), 1);
+  EXPECT_EQ(full.remaining().name(), "cp");
+  EXPECT_EQ(full.remaining_partial().name(), "cp_tp");
+  EXPECT_TRUE(full.cut_axes().empty());
   EXPECT_EQ(cut.shards().name(), "dp");
-  EXPECT_EQ(cut.whole_replicas().size(), 1);
+  EXPECT_EQ(cut.full_replicas().size(), 1);
   EXPECT_EQ(cut.cut_axes(), std::vector<std::string>{"dp"});
   EXPECT_EQ(both.shards().name(), "dp_cp");
   EXPECT_EQ(both.remaining().size(), 1);

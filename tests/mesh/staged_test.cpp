@@ -44,11 +44,11 @@ TEST_F(Staged, SumsAndMaximaAreThoseOfTheBackend) {
 }
 
 TEST_F(Staged, AShardMayLieInTheWholeTensor) {
-  at::Tensor whole = at::zeros({size_, 4}, at::kFloat);
-  at::Tensor part = whole.narrow(0, group_.rank(), 1);
+  at::Tensor full = at::zeros({size_, 4}, at::kFloat);
+  at::Tensor part = full.narrow(0, group_.rank(), 1);
   part.fill_(group_.rank());
-  group_.all_gather(whole, part).wait();
-  for (int rank = 0; rank < size_; ++rank) EXPECT_TRUE(at::equal(whole[rank], at::full({4}, rank, at::kFloat)));
+  group_.all_gather(full, part).wait();
+  for (int rank = 0; rank < size_; ++rank) EXPECT_TRUE(at::equal(full[rank], at::full({4}, rank, at::kFloat)));
 
   const at::Tensor before = mine({size_, 4}), input = before.clone();
   at::Tensor shard = input.narrow(0, 0, 1), expected = at::empty({1, 4}, at::kFloat);

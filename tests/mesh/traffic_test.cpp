@@ -25,16 +25,16 @@ TEST(Traffic, FollowsTheBandwidthOptimalFormulas) {
   const Group plain = dry_world(1, n);
   const Group group = Group(instrument(dry_run_backend(1, n), ledger), "tp", plain.ranks(), "rank 1");
   const at::TensorOptions meta = at::TensorOptions(at::kBFloat16).device(at::kMeta);
-  at::Tensor whole = at::empty({8, 6}, meta);  // M = 96 bytes
+  at::Tensor full = at::empty({8, 6}, meta);  // M = 96 bytes
   at::Tensor other = at::empty({8, 6}, meta);
   at::Tensor part = at::empty({2, 6}, meta);
 
-  group.all_reduce(whole);
-  group.all_gather(whole, part);
-  group.reduce_scatter(part, whole);
-  group.all_to_all(other, whole);
-  group.exchange(other, 0, whole, 2);
-  group.broadcast(whole, 3);
+  group.all_reduce(full);
+  group.all_gather(full, part);
+  group.reduce_scatter(part, full);
+  group.all_to_all(other, full);
+  group.exchange(other, 0, full, 2);
+  group.broadcast(full, 3);
   group.barrier();
 
   const auto entry = [&](Collective::Kind kind) { return ledger->entries().at({"tp", "other", kind}); };

@@ -36,14 +36,14 @@ at::Tensor transposed_twice(const at::Tensor& x) {
 
 TEST(RowCollectives, GatherTheRowsOfAllRanks) {
   const at::Tensor x = of_rank(world().rank(), kRows, 10);
-  const Pending rows = start_gather_rows(transposed_twice(x), tensor_parallel(false).group);
+  const PendingTensor rows = start_gather_rows(transposed_twice(x), tensor_parallel(false).group);
   EXPECT_TRUE(at::equal(rows.wait(), all_rows(kRows, 10)));
   EXPECT_TRUE(at::equal(x, of_rank(world().rank(), kRows, 10)));
 }
 
 TEST(RowCollectives, ScatterTheSumOfAllRanks) {
   const at::Tensor x = of_rank(world().rank(), kRows, 10);
-  const Pending rows = start_scatter_rows(transposed_twice(x), tensor_parallel(false).group);
+  const PendingTensor rows = start_scatter_rows(transposed_twice(x), tensor_parallel(false).group);
   EXPECT_LT(relative_error(rows.wait(), own_part(sum_over_ranks(kRows, 10), 0)), 1e-14);
   EXPECT_TRUE(at::equal(x, of_rank(world().rank(), kRows, 10)));
 }

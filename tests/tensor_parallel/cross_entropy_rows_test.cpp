@@ -79,7 +79,7 @@ TEST(CrossEntropyRows, TakeLogitsThatAreNotFinite) {
 
 TEST(CrossEntropyRows, MetaTensorsHaveTheFormOfCpuTensors) {
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
-    const MetaStandsFor stands(device);
+    const MetaDeviceGuard stands(device);
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
       const RowLabels cpu = some_labels();
       const RowLabels labels{cpu.column.to(at::kMeta), cpu.absent.to(at::kMeta), cpu.ignored.to(at::kMeta)};

@@ -38,14 +38,14 @@ TEST_P(EmbeddingTest, IsThePlainTable) {
   const double tolerance = dtype == at::kDouble ? 1e-12 : 1e-5;
   const TensorParallel tp = tensor_parallel(sequence_parallel);
   VocabParallelEmbedding embedding = make_embedding(tp, vocab_size, dtype);
-  const auto values = whole_values(embedding.parameters());
+  const auto values = full_values(embedding.parameters());
   materialize(embedding.parameters(), values, storage);
-  const at::Tensor& whole = values.at("embed.weight");
+  const at::Tensor& full = values.at("embed.weight");
 
   for (uint64_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
     const at::Tensor ids = make_ids(kNumIds, vocab_size, micro_batch);
     const at::Tensor dy = random_tensor({kNumIds, kEmbeddingSize}, 10 + micro_batch);
-    const at::Tensor expected = whole.index({ids});
+    const at::Tensor expected = full.index({ids});
     expected.backward(dy);
     const at::Tensor y = embedding.forward(ids);
     EXPECT_TRUE(at::equal(y, own_rows(expected, tp).to(dtype)));
@@ -55,7 +55,7 @@ TEST_P(EmbeddingTest, IsThePlainTable) {
     EXPECT_TRUE(at::equal(upstream, before));
   }
   // With padding, whose gradient is zero.
-  EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), tolerance);
+  EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), full.grad())), tolerance);
 }
 
 // As padding_idx of torch.nn.Embedding: looked up like any other row, without a gradient.
@@ -66,19 +66,19 @@ TEST_P(EmbeddingTest, AFrozenRowHasNoGradient) {
   for (const int64_t frozen : {int64_t{0}, vocab_size - 1}) {
     VocabParallelEmbedding embedding = make_embedding(tp, vocab_size, dtype);
     embedding.freeze_row(frozen);
-    const auto values = whole_values(embedding.parameters());
+    const auto values = full_values(embedding.parameters());
     materialize(embedding.parameters(), values, storage);
-    const at::Tensor& whole = values.at("embed.weight");
+    const at::Tensor& full = values.at("embed.weight");
     const at::Tensor ids = make_ids(kNumIds, vocab_size, 3);
     ids[4] = ids[9] = frozen;
     const at::Tensor dy = random_tensor({kNumIds, kEmbeddingSize}, 4);
-    const at::Tensor expected = at::embedding(whole, ids, /*padding_idx=*/frozen);
+    const at::Tensor expected = at::embedding(full, ids, /*padding_idx=*/frozen);
     expected.backward(dy);
     const at::Tensor y = embedding.forward(ids);
     EXPECT_TRUE(at::equal(y, own_rows(expected, tp).to(dtype)));
     y.backward(own_rows(dy, tp).to(dtype));
-    EXPECT_FALSE(whole.grad()[frozen].any().item<bool>());
-    EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), tolerance);
+    EXPECT_FALSE(full.grad()[frozen].any().item<bool>());
+    EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), full.grad())), tolerance);
   }
 }
 
@@ -97,7 +97,7 @@ TEST(Embedding, DeclaresAPaddedParameter) {
 
 TEST(Embedding, FrozenGetsNoGradient) {
   VocabParallelEmbedding embedding = make_embedding(tensor_parallel(true), 8, at::kDouble);
-  materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Loose);
+  materialize(embedding.parameters(), full_values(embedding.parameters()), Storage::Loose);
   embedding.weight().tensor.set_requires_grad(false);
   EXPECT_FALSE(embedding.forward(make_ids(kNumIds, 8, 1)).requires_grad());
 }
@@ -106,7 +106,7 @@ TEST(Embedding, OfHalvesAddsUpInAnFp32Buffer) {
   const TensorParallel tp = tensor_parallel(false);
   VocabParallelEmbedding embedding = make_embedding(tp, 5, at::kBFloat16);
   const at::Tensor flat =
-      materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Flat, at::kFloat);
+      materialize(embedding.parameters(), full_values(embedding.parameters()), Storage::Flat, at::kFloat);
   constexpr int64_t kRepeats = 1000;  // far more than bf16 can count
   embedding.forward(at::zeros({kRepeats}, at::kLong)).backward(at::ones({kRepeats, kEmbeddingSize}, at::kBFloat16));
   const at::Tensor gradient = embedding.weight().tensor.grad();
@@ -130,7 +130,7 @@ TEST(Embedding, OfHalvesLosesNothingOfAFrequentToken) {
       for (int run = 0; run < 2; ++run) {
         VocabParallelEmbedding embedding(tp, "embed", kVocabulary, kWide, {}, at::TensorOptions().dtype(half));
         box = embedding.weight();
-        materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Flat);
+        materialize(embedding.parameters(), full_values(embedding.parameters()), Storage::Flat);
         const at::Tensor gradient = embedding.weight().tensor.grad();
         gradient.copy_(random_tensor(gradient.sizes(), 4));
         before = gradient.clone();
@@ -151,13 +151,13 @@ TEST(Embedding, OfManyTokensIsAddedInPieces) {
   static_assert(kWide * kMany * 8 > 2 * kTemporaryBytes);
   const TensorParallel tp = tensor_parallel(true);
   VocabParallelEmbedding embedding(tp, "embed", 97, kWide, {}, at::TensorOptions().dtype(at::kDouble));
-  const auto values = whole_values(embedding.parameters());
+  const auto values = full_values(embedding.parameters());
   materialize(embedding.parameters(), values, Storage::Flat);
   const at::Tensor ids = make_ids(kMany, 97, 1), dy = random_tensor({kMany, kWide}, 2);
-  const at::Tensor& whole = values.at("embed.weight");
-  whole.index({ids}).backward(dy);
+  const at::Tensor& full = values.at("embed.weight");
+  full.index({ids}).backward(dy);
   embedding.forward(ids).backward(own_rows(dy, tp));
-  EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), 1e-12);
+  EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), full.grad())), 1e-12);
 }
 
 TEST(Embedding, TiedToTheHeadGathersBothGradients) {
@@ -166,14 +166,14 @@ TEST(Embedding, TiedToTheHeadGathersBothGradients) {
     for (const Storage storage : {Storage::Loose, Storage::Flat}) {
       const TensorParallel tp = tensor_parallel(sequence_parallel);
       VocabParallelEmbedding embedding = make_embedding(tp, 97, at::kDouble);
-      const auto values = whole_values(embedding.parameters());
+      const auto values = full_values(embedding.parameters());
       materialize(embedding.parameters(), values, storage);
-      const at::Tensor& whole = values.at("embed.weight");
+      const at::Tensor& full = values.at("embed.weight");
 
-      at::mm(whole.index({ids}).tanh(), whole.t()).square().sum().backward();
+      at::mm(full.index({ids}).tanh(), full.t()).square().sum().backward();
       const at::Tensor x = embedding.forward(ids).tanh();
       column_parallel_linear(x, {embedding.weight().tensor}, {}, tp).square().sum().backward();
-      EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), 1e-12);
+      EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), full.grad())), 1e-12);
     }
   }
 }

@@ -22,18 +22,18 @@ DeviceMesh imagined_mesh(int rank, int size) {
   return DeviceMesh(MeshLayout({{"tp", size}}), imagined);
 }
 
-at::Tensor own_part(const at::Tensor& whole, int64_t dim) {
-  const int64_t extent = whole.size(dim) / world().size();
-  return whole.detach().narrow(dim, extent * world().rank(), extent).clone();
+at::Tensor own_part(const at::Tensor& full, int64_t dim) {
+  const int64_t extent = full.size(dim) / world().size();
+  return full.detach().narrow(dim, extent * world().rank(), extent).clone();
 }
 
-at::Tensor own_rows(const at::Tensor& whole, const TensorParallel& tp) {
-  return tp.splits_rows() ? own_part(whole, 0) : whole.detach().clone();
+at::Tensor own_rows(const at::Tensor& full, const TensorParallel& tp) {
+  return tp.splits_rows() ? own_part(full, 0) : full.detach().clone();
 }
 
-at::Tensor own_box(const Parameter& parameter, const at::Tensor& whole) {
-  at::Tensor local = at::zeros(parameter.shape, whole.options().requires_grad(false));
-  at::Tensor part = whole.detach(), target = local;
+at::Tensor own_box(const Parameter& parameter, const at::Tensor& full) {
+  at::Tensor local = at::zeros(parameter.shape, full.options().requires_grad(false));
+  at::Tensor part = full.detach(), target = local;
   for (size_t i = 0; i < parameter.shape.size(); ++i) {
     const int64_t dim = static_cast<int64_t>(i);
     part = part.narrow(dim, parameter.box.start[i], parameter.box.size[i]);
@@ -43,7 +43,7 @@ at::Tensor own_box(const Parameter& parameter, const at::Tensor& whole) {
   return local;
 }
 
-std::map<std::string, at::Tensor> whole_values(const std::vector<Parameter*>& parameters) {
+std::map<std::string, at::Tensor> full_values(const std::vector<Parameter*>& parameters) {
   std::map<std::string, at::Tensor> values;
   for (const Parameter* parameter : parameters) {
     const uint64_t seed = std::hash<std::string>()(parameter->name);

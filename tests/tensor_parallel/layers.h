@@ -16,18 +16,18 @@ TensorParallel tensor_parallel(bool sequence_parallel);
 /// Returns a tp mesh of `size` ranks that do not exist, as `rank` sees it.
 DeviceMesh imagined_mesh(int rank, int size);
 
-/// Returns this rank's equal part of `whole` along `dim`.
-at::Tensor own_part(const at::Tensor& whole, int64_t dim);
+/// Returns this rank's equal part of `full` along `dim`.
+at::Tensor own_part(const at::Tensor& full, int64_t dim);
 
 /// Returns the rows of the residual stream [T, M] that this rank holds: all of them without sequence parallel.
-at::Tensor own_rows(const at::Tensor& whole, const TensorParallel& tp);
+at::Tensor own_rows(const at::Tensor& full, const TensorParallel& tp);
 
-/// Returns this rank's part of `whole`, values or gradients of a parameter; padding is zero.
-at::Tensor own_box(const Parameter& parameter, const at::Tensor& whole);
+/// Returns this rank's part of `full`, values or gradients of a parameter; padding is zero.
+at::Tensor own_box(const Parameter& parameter, const at::Tensor& full);
 
 /// Returns the complete values of each parameter, by name, as fp64 leaves for a computation without a mesh: the same on
 /// every rank.
-std::map<std::string, at::Tensor> whole_values(const std::vector<Parameter*>& parameters);
+std::map<std::string, at::Tensor> full_values(const std::vector<Parameter*>& parameters);
 
 enum class Storage {
   Loose,  ///< separate parameters, no gradient buffers

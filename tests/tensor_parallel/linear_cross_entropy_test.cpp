@@ -51,19 +51,19 @@ Parameter make_head(const at::Tensor& weight, const TensorParallel& tp, Storage 
 }
 
 /// Computes on the complete x [T, M] and weight [V, M].
-Outcome run(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels, const LossOptions& options) {
+Outcome run(const at::Tensor& full_x, const at::Tensor& weight, const at::Tensor& labels, const LossOptions& options) {
   const TensorParallel tp = tensor_parallel(options.sequence_parallel);
   const Parameter head = make_head(weight, tp, options.storage);
-  const at::Tensor x = own_rows(whole_x, tp).requires_grad_();
+  const at::Tensor x = own_rows(full_x, tp).requires_grad_();
   const at::Tensor loss = linear_cross_entropy(x, head, labels, options.ignored, tp, options.tokens_at_once);
   (loss * options.factor).backward();
   return {loss.detach(), x.grad(), head.tensor.grad()};
 }
 
-Outcome plain(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels,
+Outcome plain(const at::Tensor& full_x, const at::Tensor& weight, const at::Tensor& labels,
               const LossOptions& options) {
   const TensorParallel tp = tensor_parallel(options.sequence_parallel);
-  const at::Tensor x = whole_x.to(at::kDouble).detach().clone().requires_grad_();
+  const at::Tensor x = full_x.to(at::kDouble).detach().clone().requires_grad_();
   const at::Tensor w = weight.to(at::kDouble).detach().clone().requires_grad_();
   const at::Tensor loss = at::cross_entropy_loss(x.mm(w.t()), labels, {}, at::Reduction::Sum, options.ignored);
   (loss * options.factor).backward();
@@ -127,12 +127,12 @@ TEST(LinearCrossEntropy, IsTheSameForEveryChunkSize) {
         EXPECT_LT(relative_error(linear_cross_entropy(leaf, head, labels, kIgnored, tp, chunk_tokens), loss), 1e-6);
         return Outcome{loss.detach(), leaf.grad(), head.tensor.grad()};
       };
-      const Outcome whole = outcome(kTokens);
+      const Outcome full = outcome(kTokens);
       for (const int64_t chunk_tokens : {1, 2, 3, 5, 7, 11, 12, 23, 25, 1000}) {
         const Outcome seen = outcome(chunk_tokens);
-        EXPECT_LT(relative_error(seen.loss, whole.loss), dtype == at::kDouble ? 1e-13 : 1e-6) << chunk_tokens;
-        EXPECT_LT(relative_error(seen.x, whole.x), tolerance) << chunk_tokens;
-        EXPECT_LT(relative_error(seen.weight, whole.weight), tolerance) << chunk_tokens;
+        EXPECT_LT(relative_error(seen.loss, full.loss), dtype == at::kDouble ? 1e-13 : 1e-6) << chunk_tokens;
+        EXPECT_LT(relative_error(seen.x, full.x), tolerance) << chunk_tokens;
+        EXPECT_LT(relative_error(seen.weight, full.weight), tolerance) << chunk_tokens;
       }
     }
   }

@@ -53,26 +53,26 @@ TEST_P(LinearTest, ColumnParallelIsThePlainLayer) {
   const TensorParallel tp = tensor_parallel(c.sequence_parallel);
   const std::vector<ColumnParallelLinear::Output> outputs = {{"q", 16}, {"k", 8}, {"v", 4}};
   ColumnParallelLinear layer(tp, kIn, outputs, c.bias, {Initializer::Kind::Normal, 1}, of(c.dtype));
-  const auto values = whole_values(layer.parameters());
+  const auto values = full_values(layer.parameters());
   materialize(layer.parameters(), values, c.storage);
 
   // Two micro-batches: gradients are summed.
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-    const at::Tensor whole_x = random_tensor({kTokens, kIn}, 1 + micro_batch).requires_grad_();
-    std::vector<at::Tensor> own_y, own_dy, whole_y, whole_dy;
+    const at::Tensor full_x = random_tensor({kTokens, kIn}, 1 + micro_batch).requires_grad_();
+    std::vector<at::Tensor> own_y, own_dy, full_y, full_dy;
     for (const auto& [name, features] : outputs) {
-      whole_y.push_back(plain_linear(whole_x, values, name));
-      whole_dy.push_back(random_tensor({kTokens, features}, static_cast<uint64_t>(10 * micro_batch + features)));
-      own_y.push_back(own_part(whole_y.back(), 1));
-      own_dy.push_back(own_part(whole_dy.back(), 1));
+      full_y.push_back(plain_linear(full_x, values, name));
+      full_dy.push_back(random_tensor({kTokens, features}, static_cast<uint64_t>(10 * micro_batch + features)));
+      own_y.push_back(own_part(full_y.back(), 1));
+      own_dy.push_back(own_part(full_dy.back(), 1));
     }
-    at::cat(whole_y, 1).backward(at::cat(whole_dy, 1));
+    at::cat(full_y, 1).backward(at::cat(full_dy, 1));
 
-    const at::Tensor x = own_rows(whole_x, tp).to(c.dtype).requires_grad_();
+    const at::Tensor x = own_rows(full_x, tp).to(c.dtype).requires_grad_();
     const at::Tensor y = layer.forward(x);
     EXPECT_LT(relative_error(y, at::cat(own_y, 1)), tolerance());
     y.backward(at::cat(own_dy, 1).to(c.dtype));
-    EXPECT_LT(relative_error(x.grad(), own_rows(whole_x.grad(), tp)), tolerance());
+    EXPECT_LT(relative_error(x.grad(), own_rows(full_x.grad(), tp)), tolerance());
   }
   for (const Parameter* parameter : layer.parameters()) {
     const at::Tensor expected = own_box(*parameter, values.at(parameter->name).grad());
@@ -84,20 +84,20 @@ TEST_P(LinearTest, RowParallelIsThePlainLayer) {
   const Case c = parameters();
   const TensorParallel tp = tensor_parallel(c.sequence_parallel);
   RowParallelLinear layer(tp, "down", kIn, kOut, c.bias, {Initializer::Kind::Normal, 1}, of(c.dtype));
-  const auto values = whole_values(layer.parameters());
+  const auto values = full_values(layer.parameters());
   materialize(layer.parameters(), values, c.storage);
 
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-    const at::Tensor whole_x = random_tensor({kTokens, kIn}, 1 + micro_batch).requires_grad_();
-    const at::Tensor whole_dy = random_tensor({kTokens, kOut}, 3 + micro_batch);
-    const at::Tensor whole_y = plain_linear(whole_x, values, "down");
-    whole_y.backward(whole_dy);
+    const at::Tensor full_x = random_tensor({kTokens, kIn}, 1 + micro_batch).requires_grad_();
+    const at::Tensor full_dy = random_tensor({kTokens, kOut}, 3 + micro_batch);
+    const at::Tensor full_y = plain_linear(full_x, values, "down");
+    full_y.backward(full_dy);
 
-    const at::Tensor x = own_part(whole_x, 1).to(c.dtype).requires_grad_();
+    const at::Tensor x = own_part(full_x, 1).to(c.dtype).requires_grad_();
     const at::Tensor y = layer.forward(x);
-    EXPECT_LT(relative_error(y, own_rows(whole_y, tp)), tolerance());
-    y.backward(own_rows(whole_dy, tp).to(c.dtype));
-    EXPECT_LT(relative_error(x.grad(), own_part(whole_x.grad(), 1)), tolerance());
+    EXPECT_LT(relative_error(y, own_rows(full_y, tp)), tolerance());
+    y.backward(own_rows(full_dy, tp).to(c.dtype));
+    EXPECT_LT(relative_error(x.grad(), own_part(full_x.grad(), 1)), tolerance());
   }
   for (const Parameter* parameter : layer.parameters()) {
     at::Tensor gradient = parameter->tensor.grad().clone();
@@ -135,8 +135,8 @@ TEST(LinearLayers, DeclareTheirParameters) {
   EXPECT_EQ(down[1]->partial_over, "tp");
   EXPECT_EQ(down[1]->shape, (std::vector<int64_t>{6}));
 
-  RowParallelLinear whole_stream({tp.group, false}, "o", 8, 6, true, {}, of(at::kFloat));
-  EXPECT_EQ(whole_stream.parameters()[1]->partial_over, "");
+  RowParallelLinear full_stream({tp.group, false}, "o", 8, 6, true, {}, of(at::kFloat));
+  EXPECT_EQ(full_stream.parameters()[1]->partial_over, "");
   RowParallelLinear alone({Group(), true}, "o", 8, 6, true, {}, of(at::kFloat));
   EXPECT_EQ(alone.parameters()[1]->partial_over, "");
   EXPECT_EQ(column.parameters().size(), 4U);
@@ -195,9 +195,9 @@ TEST(LinearLayers, ComputeTheirInputAgainWhereAWeightNeedsIt) {
     RowParallelLinear row(tp, "down", kIn, kOut, true, {}, of(at::kDouble));
     for (const bool is_column : {true, false}) {
       const std::vector<Parameter*> leaves = is_column ? column.parameters() : row.parameters();
-      materialize(leaves, whole_values(leaves), Storage::Loose);
-      const at::Tensor whole = random_tensor({kTokens, kIn}, 1);
-      const at::Tensor half = (is_column ? own_rows(whole, tp) : own_part(whole, 1)).requires_grad_();
+      materialize(leaves, full_values(leaves), Storage::Loose);
+      const at::Tensor full = random_tensor({kTokens, kIn}, 1);
+      const at::Tensor half = (is_column ? own_rows(full, tp) : own_part(full, 1)).requires_grad_();
       int count = 0;
       const auto forward = [&](const LayerInput& x) { return is_column ? column.forward(x) : row.forward(x); };
       const auto gradients = [&](const at::Tensor& y) {
@@ -221,7 +221,7 @@ TEST(LinearLayers, ComputeTheirInputAgainWhereAWeightNeedsIt) {
 
 TEST(LinearLayers, KeepNothingOfAnInputThatIsComputedAgain) {
   ColumnParallelLinear layer({}, kIn, {{"up", kOut}}, false, {}, of(at::kDouble));
-  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Loose);
+  materialize(layer.parameters(), full_values(layer.parameters()), Storage::Loose);
   int count = 0;
   const at::Tensor half = random_tensor({kTokens, kIn}, 1).requires_grad_();
   auto input = std::make_unique<std::pair<at::Tensor, LayerInput>>(doubled(half, &count));
@@ -238,7 +238,7 @@ TEST(LinearLayers, SequenceParallelRefusesRowsThatDoNotDivide) {
   const TensorParallel tp = tensor_parallel(true);
   if (tp.group.size() == 1) GTEST_SKIP() << "over one rank all rows divide";
   RowParallelLinear row(tp, "down", kIn, kOut, false, {}, of(at::kFloat));
-  materialize(row.parameters(), whole_values(row.parameters()), Storage::Loose);
+  materialize(row.parameters(), full_values(row.parameters()), Storage::Loose);
   EXPECT_THROW(row.forward(at::ones({kTokens + 1, kIn / tp.group.size()})), std::invalid_argument);
 }
 

@@ -225,7 +225,7 @@ int64_t pieces(int64_t rows, int64_t row_bytes) {
 
 TEST(Schedule, LargeTemporariesAreCutIntoPiecesOnTheHost) {
   for (const bool on_host : {true, false}) {  // a GPU's kernels have none
-    const MetaStandsFor device(on_host ? at::kCPU : at::kCUDA);
+    const MetaDeviceGuard device(on_host ? at::kCPU : at::kCUDA);
     const at::TensorOptions half = kMeta.dtype(at::kBFloat16);
     const auto product = [&](at::ScalarType dtype, at::ScalarType sum) {
       const at::Tensor weight = at::empty({2500, 2048}, kMeta.dtype(dtype)).requires_grad_();
@@ -246,7 +246,7 @@ TEST(Schedule, LargeTemporariesAreCutIntoPiecesOnTheHost) {
     const at::Tensor rows = embedding.forward(ids);
     EXPECT_EQ(count("index_add_", [&] { rows.backward(at::empty_like(rows)); }), on_host ? pieces(3000, 2048 * 4) : 0);
 
-    Parameter head = whole_parameter("head", {5000, 8}, {}, half);
+    Parameter head = full_parameter("head", {5000, 8}, {}, half);
     materialize({&head}, {{"head", at::empty({5000, 8}, kMeta)}}, Storage::Flat);
     const at::Tensor labels = at::empty({3000}, kMeta.dtype(at::kLong));
     const at::Tensor loss = linear_cross_entropy(at::empty({3000, 8}, half), head, labels, -100, {});

@@ -125,13 +125,13 @@ TEST(Traffic, OfALossInChunksIsTheSameInMoreCalls) {
       model.loss(at::empty({kSentTokens}, at::device(at::kMeta).dtype(at::kLong))).backward();
       return std::pair(mesh.traffic().total("", "tp.cross_entropy"), mesh.traffic().total("", "tp.linear"));
     };
-    const auto [whole_statistics, whole_head] = traffic_of(std::nullopt);
+    const auto [full_statistics, full_head] = traffic_of(std::nullopt);
     const auto [statistics, head] = traffic_of(5);  // of 32
-    EXPECT_EQ(statistics.sent_bytes, whole_statistics.sent_bytes);
-    EXPECT_EQ(whole_statistics.calls, 2);
+    EXPECT_EQ(statistics.sent_bytes, full_statistics.sent_bytes);
+    EXPECT_EQ(full_statistics.calls, 2);
     EXPECT_EQ(statistics.calls, 2 * 7);
-    EXPECT_EQ(head.sent_bytes, whole_head.sent_bytes);
-    EXPECT_EQ(head.calls, whole_head.calls);
+    EXPECT_EQ(head.sent_bytes, full_head.sent_bytes);
+    EXPECT_EQ(head.calls, full_head.calls);
   }
 }
 

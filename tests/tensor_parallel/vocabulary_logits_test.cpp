@@ -18,9 +18,9 @@ constexpr int64_t kHidden = 6;
 Parameter head_of(const at::Tensor& values, const Group& tp, at::ScalarType dtype) {
   Parameter head =
       sharded_parameter("lm_head.weight", {values.size(0), kHidden}, 0, tp, {}, at::TensorOptions().dtype(dtype));
-  at::Tensor whole = random_tensor({values.size(0), kHidden}, 3);
-  whole.select(1, 0).copy_(values);
-  materialize({&head}, {{head.name, whole}}, Storage::Loose);
+  at::Tensor full = random_tensor({values.size(0), kHidden}, 3);
+  full.select(1, 0).copy_(values);
+  materialize({&head}, {{head.name, full}}, Storage::Loose);
   return head;
 }
 
@@ -30,7 +30,7 @@ at::Tensor first_unit(at::ScalarType dtype) {
   return x;
 }
 
-VocabularyLogits::Largest largest_of(const std::vector<double>& values, at::ScalarType dtype = at::kDouble) {
+VocabularyLogits::LargestLogit largest_of(const std::vector<double>& values, at::ScalarType dtype = at::kDouble) {
   const TensorParallel tp = tensor_parallel(false);
   return VocabularyLogits(first_unit(dtype), head_of(at::tensor(values, at::kDouble), tp.group, dtype), tp).largest();
 }
@@ -42,15 +42,15 @@ TEST(VocabularyLogits, AreThoseOfTheWholeHead) {
       const TensorParallel tp = tensor_parallel(false);
       const Parameter head = head_of(random_tensor({vocabulary}, 7), tp.group, dtype);
       const at::Tensor x = random_tensor({kHidden}, 8).to(dtype);
-      at::Tensor whole = random_tensor({vocabulary, kHidden}, 3);
-      whole.select(1, 0).copy_(random_tensor({vocabulary}, 7));
-      const at::Tensor expected = at::mv(whole.to(dtype).to(at::kDouble), x.to(at::kDouble));
+      at::Tensor full = random_tensor({vocabulary, kHidden}, 3);
+      full.select(1, 0).copy_(random_tensor({vocabulary}, 7));
+      const at::Tensor expected = at::mv(full.to(dtype).to(at::kDouble), x.to(at::kDouble));
       const VocabularyLogits logits(x, head, tp);
-      const at::Tensor found = logits.whole();
+      const at::Tensor found = logits.full();
       EXPECT_EQ(found.scalar_type(), dtype);
       ASSERT_EQ(found.sizes(), expected.sizes());
       EXPECT_LT(relative_error(found, expected), dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 1e-6 : 1e-2);
-      const VocabularyLogits::Largest largest = logits.largest();
+      const VocabularyLogits::LargestLogit largest = logits.largest();
       EXPECT_EQ(largest.id, found.argmax().item<int64_t>());
       EXPECT_EQ(largest.value, found.max().to(at::kDouble).item<double>());
     }
@@ -70,7 +70,8 @@ TEST(VocabularyLogits, PaddingIsNoLogit) {
 }
 
 TEST(VocabularyLogits, WhatIsNotANumberIsLargest) {
-  const VocabularyLogits::Largest largest = largest_of({1, 3, 2, 9, 0, 3, std::numeric_limits<double>::quiet_NaN(), 3});
+  const VocabularyLogits::LargestLogit largest =
+      largest_of({1, 3, 2, 9, 0, 3, std::numeric_limits<double>::quiet_NaN(), 3});
   EXPECT_EQ(largest.id, 6);
   EXPECT_TRUE(std::isnan(largest.value));
 }
@@ -85,7 +86,7 @@ TEST(VocabularyLogits, TwoNumbersOfEachRankTravelForTheLargest) {
   if (world().size() == 1) return;
   EXPECT_EQ(mesh.traffic().total("tp", "tp.logits").buffer_bytes, 2 * 8 * world().size());
   EXPECT_EQ(mesh.traffic().total().calls, 1);
-  logits.whole();
+  logits.full();
   const int64_t rows = (97 + world().size() - 1) / world().size() * world().size();
   EXPECT_EQ(mesh.traffic().total("tp", "tp.logits").buffer_bytes, 2 * 8 * world().size() + 4 * rows);
 }

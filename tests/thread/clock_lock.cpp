@@ -1,4 +1,4 @@
-// gcc 12's thread sanitizer does not know pthread_mutex_clocklock, by which std::timed_mutex waits: everything behind
+// gcc 12's thread sanitizer does not know pthread_mutex_clocklock, by which std::timed_mutex waits: everything after
 // that lock would be reported as a race. Here it is made of a call that the sanitizer knows.
 #include <pthread.h>
 

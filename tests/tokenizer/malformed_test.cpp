@@ -39,15 +39,15 @@ TEST(Malformed, TokenizerJson) {
   std::vector<std::string> names = testing::kHuggingFaceFixtures;
   names.insert(names.end(), testing::kShapes.begin(), testing::kShapes.end());
   for (const std::string& name : names) {
-    const std::string whole = content(fixture(name) / "tokenizer.json");
+    const std::string full = content(fixture(name) / "tokenizer.json");
     for (int round = 0; round < 60; ++round) {
-      expect_no_surprise(scratch.path() / "tokenizer.json", damaged(whole, random));
+      expect_no_surprise(scratch.path() / "tokenizer.json", damaged(full, random));
     }
     // The vocabulary is most of the file; the text around it is damaged separately.
-    const size_t model = whole.find("\"vocab\"");
+    const size_t model = full.find("\"vocab\"");
     ASSERT_NE(model, std::string::npos);
     for (int round = 0; round < 60; ++round) {
-      std::string text = whole;
+      std::string text = full;
       for (uint64_t flips = 1 + random() % 2; flips > 0; --flips) {
         text[random() % model] = "{}[]\",:0179 aeltx\\+*?(|)^-"[random() % 26];
       }
@@ -57,18 +57,18 @@ TEST(Malformed, TokenizerJson) {
 }
 
 // Replaces every value of the document in turn by a value of another kind.
-void replace_each(const json& whole, json& value, const std::filesystem::path& file, int depth = 0) {
+void replace_each(const json& full, json& value, const std::filesystem::path& file, int depth = 0) {
   if (value.is_structured() && depth < 6) {
     int left = 6;  // only the first ones of long lists
     for (json& inner : value) {
       if (left-- == 0) break;
-      replace_each(whole, inner, file, depth + 1);
+      replace_each(full, inner, file, depth + 1);
     }
   }
   const json before = value;
   for (const json& other : {json(), json(-1), json(1e300), json("x"), json::array(), json::object(), json(true)}) {
     value = other;
-    expect_no_surprise(file, whole.dump());
+    expect_no_surprise(file, full.dump());
   }
   value = before;
 }
@@ -85,9 +85,9 @@ TEST(Malformed, ValuesOfOtherKinds) {
 TEST(Malformed, SentencePieceModel) {
   const ScratchFolder scratch;
   std::mt19937_64 random(1);
-  const std::string whole = content(fixture("sentencepiece") / "tokenizer.model");
+  const std::string full = content(fixture("sentencepiece") / "tokenizer.model");
   for (int round = 0; round < 100; ++round) {
-    expect_no_surprise(scratch.path() / "tokenizer.model", damaged(whole, random));
+    expect_no_surprise(scratch.path() / "tokenizer.model", damaged(full, random));
   }
 }
 
@@ -166,27 +166,27 @@ class Refused : public ::testing::Test {
 };
 
 TEST_F(Refused, ComponentsByName) {
-  const json whole = document_;
+  const json full = document_;
   document_["pre_tokenizer"]["pretokenizers"][0]["type"] = "UnicodeScripts";
   EXPECT_EQ(refusal(),
             "pre_tokenizer.pretokenizers[0].type is \"UnicodeScripts\", which is not supported; these are: ByteLevel, "
             "Metaspace, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, BertPreTokenizer, CharDelimiterSplit, "
             "Sequence");
-  document_ = whole;
+  document_ = full;
   document_["normalizer"]["type"] = "Nmt";
   EXPECT_EQ(refusal(),
             "normalizer.type is \"Nmt\", which is not supported; these are: NFC, NFD, NFKC, NFKD, Lowercase, Strip, "
             "StripAccents, Prepend, Replace, BertNormalizer, Sequence");
-  document_ = whole;
+  document_ = full;
   document_["model"]["type"] = "WordPiece";
   EXPECT_EQ(refusal(), "model.type is \"WordPiece\", which is not supported; these are: BPE");
-  document_ = whole;
+  document_ = full;
   document_["decoder"]["type"] = "WordPiece";
   EXPECT_TRUE(has(refusal(), "decoder.type is \"WordPiece\""));
-  document_ = whole;
+  document_ = full;
   document_["post_processor"]["type"] = "OtherProcessing";
   EXPECT_TRUE(has(refusal(), "post_processor.type is \"OtherProcessing\""));
-  document_ = whole;
+  document_ = full;
   document_["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a\\b";
   EXPECT_EQ(
       refusal(),
@@ -195,25 +195,25 @@ TEST_F(Refused, ComponentsByName) {
 }
 
 TEST_F(Refused, ModelsThatContradictThemselves) {
-  const json whole = document_;
+  const json full = document_;
   document_["model"]["merges"][3] = {"a", "nothing like it"};
   EXPECT_EQ(refusal(), "model.merges[3] has the token \"nothing like it\", which is not in model.vocab");
-  document_ = whole;
+  document_ = full;
   document_["model"]["merges"][3] = "one two three";
   EXPECT_TRUE(has(refusal(), "model.merges[3] is not two tokens with one space between"));
-  document_ = whole;
+  document_ = full;
   document_["model"]["vocab"]["another"] = 5;
   EXPECT_TRUE(has(refusal(), "model.vocab has id 5 twice"));
-  document_ = whole;
+  document_ = full;
   document_["model"]["vocab"]["another"] = -5;
   EXPECT_EQ(refusal(), "model.vocab.another is -5, not a token id");
-  document_ = whole;
+  document_ = full;
   document_["model"]["byte_fallback"] = true;
   EXPECT_TRUE(has(refusal(), "model.byte_fallback is true"));
-  document_ = whole;
+  document_ = full;
   document_["model"]["dropout"] = 0.1;
   EXPECT_TRUE(has(refusal(), "model.dropout is not 0"));
-  document_ = whole;
+  document_ = full;
   document_["added_tokens"][1]["id"] = 9;
   EXPECT_TRUE(has(refusal(), "added_tokens[1].id is 9, but \"<|im_start|>\" has to be 1101"));
 }

@@ -10,7 +10,7 @@ namespace {
 
 struct Streamed {
   std::vector<std::string> pieces;  // finish() returns the last one
-  std::string whole() const {
+  std::string full() const {
     std::string text;
     for (const std::string& piece : pieces) text += piece;
     return text;
@@ -66,8 +66,8 @@ TEST(TextStream, OfEveryTokenizerIsTheTextOfAll) {
     for (size_t i = 0; i < texts.size(); i += 7) {
       const std::vector<int64_t> ids = tokenizer->ids(texts[i]);
       const Streamed streamed = stream(*tokenizer, ids);
-      const std::string whole = with_replacements(tokenizer->decode(ids, /*skip_special=*/true));
-      EXPECT_EQ(streamed.whole(), whole) << name << " text " << i;
+      const std::string full = with_replacements(tokenizer->decode(ids, /*skip_special=*/true));
+      EXPECT_EQ(streamed.full(), full) << name << " text " << i;
       for (const std::string& piece : streamed.pieces) EXPECT_EQ(valid_utf8(piece), piece.size()) << name;
     }
   }
@@ -77,13 +77,13 @@ TEST(TextStream, ContinuesWhatIsBefore) {
   for (const char* name : {"sentencepiece", "llama3", "gpt2"}) {
     const auto tokenizer = load_tokenizer(fixture(name).string());
     const std::vector<int64_t> ids = tokenizer->ids("The quick brown fox, mañana 中文 at noon.");
-    const std::string whole = tokenizer->decode(ids, /*skip_special=*/true);
+    const std::string full = tokenizer->decode(ids, /*skip_special=*/true);
     for (size_t cut = 1; cut < ids.size(); ++cut) {
       const std::vector<int64_t> before(ids.begin(), ids.begin() + static_cast<int64_t>(cut));
       const std::string beginning = tokenizer->decode(before, /*skip_special=*/true);
       if (valid_utf8(beginning) != beginning.size() || beginning.ends_with("\xEF\xBF\xBD")) continue;
       const std::vector<int64_t> rest(ids.begin() + static_cast<int64_t>(cut), ids.end());
-      EXPECT_EQ(beginning + stream(*tokenizer, rest, before).whole(), whole) << name << " cut at " << cut;
+      EXPECT_EQ(beginning + stream(*tokenizer, rest, before).full(), full) << name << " cut at " << cut;
     }
   }
 }
@@ -94,7 +94,7 @@ TEST(TextStream, SpecialTokensAreNoText) {
   const int64_t special = tokenizer->special_tokens().front().id;
   std::vector<int64_t> ids = tokenizer->ids("ab", /*add_special=*/false);
   ids.push_back(special);
-  EXPECT_EQ(stream(*tokenizer, ids).whole(), "ab");
+  EXPECT_EQ(stream(*tokenizer, ids).full(), "ab");
 }
 
 }  // namespace

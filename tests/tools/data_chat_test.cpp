@@ -152,12 +152,12 @@ TEST_F(DataChat, InspectShowsWhichTokensCount) {
   EXPECT_TRUE(has(shown.out, "of which count first<|eot_id|> | second<|eot_id|>\n")) << shown.out;
   EXPECT_TRUE(has(shown.out, "at 200       ")) << "a sample begins where a record does: " << shown.out;
   EXPECT_TRUE(has(shown.out, "of which count third<|eot_id|>\n")) << shown.out;
-  const Ending whole = run_meshtrain({"data", "inspect", path("chat.bin")});
-  ASSERT_EQ(whole.status, 0) << whole.err;
+  const Ending full = run_meshtrain({"data", "inspect", path("chat.bin")});
+  ASSERT_EQ(full.status, 0) << full.err;
   for (const char* text : {"first", "second", "third"}) {
-    EXPECT_TRUE(has(whole.out, "of which count " + std::string(text) + "<|eot_id|>\n")) << whole.out;
+    EXPECT_TRUE(has(full.out, "of which count " + std::string(text) + "<|eot_id|>\n")) << full.out;
   }
-  EXPECT_EQ(count(whole.out, "as text       "), 3) << "padding is no conversation: " << whole.out;
+  EXPECT_EQ(count(full.out, "as text       "), 3) << "padding is no conversation: " << full.out;
   const Ending one = run_meshtrain({"data", "inspect", path("chat.bin"), "--samples", "1"});
   EXPECT_EQ(count(one.out, "of which count"), 1) << one.out;
   EXPECT_EQ(count(one.out, "<|eot_id|>"), 3) << "the question, the answer, and the answer's labels: " << one.out;
@@ -187,8 +187,8 @@ TEST_F(DataChat, SaysWhatBecomesOfLongConversations) {
   const Ending split = run_meshtrain(words("a.jsonl", 69, {"--too-long", "split"}));
   EXPECT_TRUE(has(split.out, "were split (--too-long split)")) << split.out;
   EXPECT_GT(counted(), some);
-  const Ending whole = run_meshtrain(words("a.jsonl", 200));
-  ASSERT_EQ(whole.status, 0) << whole.err;
+  const Ending full = run_meshtrain(words("a.jsonl", 200));
+  ASSERT_EQ(full.status, 0) << full.err;
   const auto all = counted();
   const Ending again = run_meshtrain(words("a.jsonl", 69, {"--too-long", "split"}));
   EXPECT_EQ(counted(), all) << "no label is lost";

@@ -93,15 +93,15 @@ TEST_F(DataParquet, RefusesWhatHasNoTexts) {
   }
   const fs::path twice = rows().parent_path() / "twice.parquet";
   EXPECT_EQ(only_complaint(prepare(twice)), twice.string() + " has several columns \"text\": rename one of them");
-  const std::string whole = content(rows());
+  const std::string full = content(rows());
   const fs::path broken = scratch_.path() / "broken.parquet";
   std::mt19937_64 random(2);
   for (int round = 0; round < 12; ++round) {
-    std::string bytes = whole;
+    std::string bytes = full;
     if (round == 0) bytes = "no such file";
     if (round == 1) bytes.resize(bytes.size() / 2);
     if (round == 2) bytes.clear();
-    if (round > 2) bytes = damaged(whole, random);
+    if (round > 2) bytes = damaged(full, random);
     write_file(broken, bytes);
     const Ending ending = prepare(broken);
     if (ending.status == 0) continue;  // a change of a value

@@ -171,8 +171,8 @@ TEST(DataCommand, GoesOnAfterItWasKilled) {
         "data", "prepare", "--text", folder.path() / "text.jsonl", "--tokenizer", gpt2_fixture(), "--workers",
         "1",    "--out",   out};
   };
-  const fs::path whole = folder.path() / "whole.bin", killed = folder.path() / "killed.bin";
-  ASSERT_EQ(run_meshtrain(words(whole)).status, 0);
+  const fs::path full = folder.path() / "whole.bin", killed = folder.path() / "killed.bin";
+  ASSERT_EQ(run_meshtrain(words(full)).status, 0);
   {
     std::vector<std::string> program = words(killed);
     program.insert(program.begin(), build_folder() + "/meshtrain");
@@ -189,7 +189,7 @@ TEST(DataCommand, GoesOnAfterItWasKilled) {
     std::ifstream stream(file, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(stream), {});
   };
-  EXPECT_TRUE(read(killed) == read(whole)) << "another token file than that of a run that was not killed";
+  EXPECT_TRUE(read(killed) == read(full)) << "another token file than that of a run that was not killed";
   EXPECT_FALSE(fs::exists(killed.string() + ".parts"));
 }
 

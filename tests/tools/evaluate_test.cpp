@@ -168,7 +168,7 @@ TEST_F(Evaluate, OtherTokensAreReadAsTheRunsOwnAre) {
                                      "--sequence-length", "16", "--layout", "stream"});
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_EQ(count(text.out, ": loss "), 2) << text.out;
-  EXPECT_EQ(count(text.err, "3 tokens of " + own + " behind the last sequence of 16 are not evaluated\n"), 1)
+  EXPECT_EQ(count(text.err, "3 tokens of " + own + " after the last sequence of 16 are not evaluated\n"), 1)
       << "once for the file, not for each model: " << text.err;
 }
 
@@ -293,7 +293,7 @@ TEST_F(Evaluate, AnIndexBesideTokensSaysWhatTheyAre) {
                           path("packed.idx").string() +
                           "; --documents none lets it cross them\n"
                           "5 tokens of " +
-                          packed + " behind the last sequence of 16 are not evaluated\n");
+                          packed + " after the last sequence of 16 are not evaluated\n");
   EXPECT_EQ(says({"--layout", "records", "--documents", "index"}), "");
   EXPECT_EQ(only_complaint(run_meshtrain(with(with({"evaluate"}, of_folder), {"--dtype", "uint16"}))),
             "--tokens: " + packed +

@@ -63,10 +63,10 @@ TEST(Generate, EndsAtTheEndOfTextOrNot) {
                        "--temperature", "1.5",          "--seed",   "3",   "--json"};
   const Ending stops = run_meshtrain(words), ignores = run_meshtrain(with(words, {"--ignore-eos"}));
   ASSERT_EQ(stops.status, 0) << stops.err;
-  const json ended = json::parse(stops.out), whole = json::parse(ignores.out);
-  EXPECT_EQ(whole.at("tokens").size(), 200u);
-  EXPECT_EQ(whole.at("ended"), "length");
-  const std::vector<int64_t> all = whole.at("tokens"), some = ended.at("tokens");
+  const json ended = json::parse(stops.out), full = json::parse(ignores.out);
+  EXPECT_EQ(full.at("tokens").size(), 200u);
+  EXPECT_EQ(full.at("ended"), "length");
+  const std::vector<int64_t> all = full.at("tokens"), some = ended.at("tokens");
   const auto end = std::find(all.begin(), all.end(), 2);
   ASSERT_NE(end, all.end()) << "take another seed";
   EXPECT_EQ(some, std::vector<int64_t>(all.begin(), end + 1));

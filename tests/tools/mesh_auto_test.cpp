@@ -11,8 +11,8 @@ namespace {
 
 class MeshAuto : public TrainProgram {
  protected:
-  /// Returns the number before the first match of `unit` behind `beginning`.
-  static double number_behind(const std::string& text, const std::string& beginning, const std::string& unit) {
+  /// Returns the number before the first match of `unit` after `beginning`.
+  static double number_after(const std::string& text, const std::string& beginning, const std::string& unit) {
     std::smatch match;
     const std::regex pattern(beginning + "[^;]*?([0-9.]+) " + unit);
     return std::regex_search(text, match, pattern) ? std::stod(match[1]) : -1;
@@ -25,7 +25,7 @@ TEST_F(MeshAuto, MeasuresTheMachineAndTakesAMesh) {
   EXPECT_TRUE(has(ending.out, "--mesh auto: dp=") && has(ending.out, ", the fastest of 3 meshes by the plan: "))
       << ending.out;
   EXPECT_EQ(metrics().size(), 4u);
-  std::ifstream file(run_dir / "plan.yaml");
+  std::ifstream file(run_dir / "decisions.yaml");
   std::stringstream plan;
   plan << file.rdbuf();
   EXPECT_TRUE(has(plan.str(), "mesh:")) << plan.str();
@@ -116,13 +116,13 @@ TEST_F(MeshAuto, TakesTheOrderOfAxesThatThePlanProposes) {
 TEST_F(MeshAuto, ARunSaysPlanAndTruth) {
   const Ending ending = train(2, {"--mesh", "tp=2", "--set", "train.steps=12"});
   ASSERT_EQ(ending.status, 0) << ending.err;
-  const double planned = number_behind(ending.out, "plan for rank 0: ", "KiB");
-  const double counted = number_behind(ending.out, "\nfirst 10 steps of rank 0: ", "KiB");
+  const double planned = number_after(ending.out, "plan for rank 0: ", "KiB");
+  const double counted = number_after(ending.out, "\nfirst 10 steps of rank 0: ", "KiB");
   EXPECT_GT(planned, 0) << ending.out;
   EXPECT_NEAR(counted / planned, 1, 0.03) << ending.out;
-  const double planned_sent = number_behind(ending.out, "plan for rank 0: [0-9.]+ [KM]iB,", "KiB sent a step");
+  const double planned_sent = number_after(ending.out, "plan for rank 0: [0-9.]+ [KM]iB,", "KiB sent a step");
   const double counted_sent =
-      number_behind(ending.out, "\nfirst 10 steps of rank 0: [0-9.]+ [KM]iB,", "KiB sent a step");
+      number_after(ending.out, "\nfirst 10 steps of rank 0: [0-9.]+ [KM]iB,", "KiB sent a step");
   EXPECT_NEAR(counted_sent, planned_sent, 1) << ending.out;
   const std::string report = run_meshtrain({"report", run_dir.string()}).out;
   EXPECT_TRUE(std::regex_search(report, std::regex("\n    sent in a step +[0-9.]+ KiB +[0-9.]+ KiB +[+-]0\\.[0-9] %")))
@@ -138,10 +138,8 @@ TEST_F(MeshAuto, ThePlanCountsTheCopyOfACheckpoint) {
     EXPECT_EQ(ending.status, 0) << ending.err;
     return ending.out;
   };
-  const auto planned = [&](const std::string& out) { return number_behind(out, "plan for rank 0: ", "KiB, "); };
-  const auto counted = [&](const std::string& out) {
-    return number_behind(out, "first 10 steps of rank 0: ", "KiB, ");
-  };
+  const auto planned = [&](const std::string& out) { return number_after(out, "plan for rank 0: ", "KiB, "); };
+  const auto counted = [&](const std::string& out) { return number_after(out, "first 10 steps of rank 0: ", "KiB, "); };
   const std::string never = run_with("0"), early = run_with("5"), late = run_with("11");
   EXPECT_NEAR(planned(early) - planned(never), 127.1, 0.2) << early;
   EXPECT_NEAR(counted(early) - counted(never), 127.1, 10) << early;

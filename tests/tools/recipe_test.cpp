@@ -220,7 +220,7 @@ TEST(RecipeCommand, ConvertsOrListsEveryKey) {
 }
 
 /// Returns the lines of what is still to be given, or of what was not converted.
-std::string behind(const std::string& recipe, const std::string& title) {
+std::string lines_after(const std::string& recipe, const std::string& title) {
   const size_t begin = std::min(recipe.find("# " + title), recipe.size());
   return recipe.substr(begin, recipe.find("\n\n", begin) - begin);
 }
@@ -233,7 +233,7 @@ TEST(RecipeCommand, EveryAutoOfDeepSpeedIsToBeGivenWithWhatFillsItIn) {
       "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
       "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
                     "warmup_num_steps": "auto", "total_num_steps": "auto"}}})");
-  const std::string given = behind(text, "Still to be given");
+  const std::string given = lines_after(text, "Still to be given");
   for (const char* line :
        {"train.micro_batch: train_micro_batch_size_per_gpu is auto: give the Trainer's per_device_train_batch_size (by "
         "default 8); until then the recipe has 1",
@@ -344,7 +344,7 @@ TEST(RecipeCommand, ReadsTheArgumentsOfMegatron) {
     EXPECT_TRUE(has(all, word)) << word << " is not in\n" << all;
   }
   EXPECT_FALSE(has(all, "Still to be given") || has(all, "sequence_parallel:")) << all;
-  EXPECT_EQ(behind(all, "Not converted"),
+  EXPECT_EQ(lines_after(all, "Not converted"),
             "# Not converted, and numbers change without it:\n#   --init-method-std: first weights at the end of a "
             "sublayer are not divided by sqrt(2 x layers)\n");
 }
@@ -467,7 +467,7 @@ TEST(RecipeCommand, RotationOfContextParallelRanksIsTakenOrListed) {
 }
 
 TEST(RecipeCommand, ScriptOfAccelerateHasItsOptimizerAndSchedule) {
-  const std::string given = behind(converted("a.yaml", "distributed_type: FSDP\n"), "Still to be given");
+  const std::string given = lines_after(converted("a.yaml", "distributed_type: FSDP\n"), "Still to be given");
   for (const char* key :
        {"train.clip_norm", "optimizer.eps", "optimizer.weight_decay", "optimizer.betas", "schedule.name"}) {
     EXPECT_TRUE(has(given, "#   " + std::string(key) + ": in the script that accelerate launches: its ") ||

@@ -122,7 +122,7 @@ def write_run(folder, steps, name="mine"):
     """A run directory with everything that a page draws: two starts, skipped steps, names that try to be markup."""
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(f"name: {json.dumps(name)}\ntrain:\n  steps: {steps}\n")
-    (folder / "plan.yaml").write_text("mesh:\n  dp: 2\n  cp: 2\n  tp: 2\n")
+    (folder / "decisions.yaml").write_text("mesh:\n  dp: 2\n  cp: 2\n  tp: 2\n")
     (folder / "hosts.json").write_text(json.dumps({"hosts": ["node-a"] * 4 + [HOSTILE] * 4}))
     with open(folder / "metrics.jsonl", "w") as file:
         for step in range(1, steps + 1):

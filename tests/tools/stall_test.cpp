@@ -220,7 +220,7 @@ TEST_F(CollectiveFaults, ARankThatSleepsIsNamed) {
     const Ending ending = run("sleep", ranks, culprit);
     EXPECT_EQ(ending.status, 1) << ending.err;
     ASSERT_EQ(warnings_of(ending).size(), 1) << ending.err;
-    // Its tp peer waits in the sum over tp, the others in the vote behind it.
+    // Its tp peer waits in the sum over tp, the others in the vote after it.
     expect_match(
         warnings_of(ending)[0],
         "^" + short_name(culprit, ranks) +

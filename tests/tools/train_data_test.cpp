@@ -267,12 +267,12 @@ TEST_F(TrainData, MixturesAreToldAndGoOn) {
   EXPECT_TRUE(has(checked, "\nmesh:\n  dp: 2\n")) << checked;
   const Ending ending = run(2, words);
   EXPECT_TRUE(has(ending.out, "\n" + first + second)) << ending.out;
-  const std::vector<double> whole = losses();
+  const std::vector<double> full = losses();
 
   Words resume = words;
   resume.insert(resume.end(), {"--resume-step", "4"});
   EXPECT_TRUE(has(run(2, resume).out, "\n" + first + second)) << "of the whole run";
-  EXPECT_EQ(losses(), whole);
+  EXPECT_EQ(losses(), full);
   Words other = resume;
   other[3] = mixture;
   other[3].replace(other[3].find("0.7"), 3, "0.6");

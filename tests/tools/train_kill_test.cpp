@@ -108,7 +108,7 @@ class TrainKill : public TrainProgram {
   }
 
   /// Expects the checkpoint to have every byte of every piece, on both disks together.
-  void expect_whole(int64_t step, const Layout& layout) const {
+  void expect_complete(int64_t step, const Layout& layout) const {
     const fs::path joined = path("joined") / name_of(step);
     fs::remove_all(joined.parent_path());
     fs::create_directories(joined);
@@ -199,7 +199,7 @@ TEST_F(TrainKill, AtRandomMomentsLosesNothing) {
       num_written += found - last;
       num_early += written == last ? 1 : 0;
       num_between += found > written ? 1 : 0;
-      if (found > 0) expect_whole(found, layout);
+      if (found > 0) expect_complete(found, layout);
       last = found;
       if (HasFailure()) return;
     }
@@ -252,7 +252,7 @@ TEST_F(TrainKill, AtTheCallsThatGiveACheckpointItsNameLosesNothing) {
     EXPECT_NE(killed.status, 0);
     const int64_t step = newest();
     EXPECT_GE(step, announced(killed));
-    expect_whole(step, layout);
+    expect_complete(step, layout);
     const Ending again = run_program(command_on(layout, "dp=4", 6));
     EXPECT_EQ(again.status, 0) << again.err;
     EXPECT_TRUE(has(again.out, "\nresumed after step " + std::to_string(step) + ", ")) << again.out;
@@ -281,7 +281,7 @@ TEST_F(TrainKill, ADiskThatAnotherRunUsesIsRefused) {
   const Ending ending = first.wait();
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(newest(), 1);
-  expect_whole(1, layout);
+  expect_complete(1, layout);
 
   const LockFile other(disk() / "lock");  // refuses a run on both hosts too
   const std::string message = complaint(run_program(command_on(layout, "dp=2", 2)), 2);

@@ -19,7 +19,7 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
   for (const auto& [ranks, mesh] : {std::pair{1, "dp=1"}, {2, "dp=2"}, {4, "dp=2,tp=2"}}) {
     run_dir = path("whole" + std::to_string(ranks));
     run(ranks, mesh, 11);
-    const auto whole = metrics();
+    const auto full = metrics();
     EXPECT_FALSE(fs::exists(checkpoints())) << "none was asked for";
 
     run_dir = path("parts" + std::to_string(ranks));
@@ -34,7 +34,7 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
     EXPECT_TRUE(has(log, " info: step 8/8 ") && has(log, " info: resumed after step 6, ")) << log;
     const auto parts = metrics();
     expect_steps(parts, 11);
-    for (const char* key : {"loss", "grad_norm", "tokens"}) EXPECT_EQ(column(parts, key), column(whole, key)) << key;
+    for (const char* key : {"loss", "grad_norm", "tokens"}) EXPECT_EQ(column(parts, key), column(full, key)) << key;
     EXPECT_EQ(names().back(), "step-00000011");
 
     EXPECT_TRUE(has(run(ranks, mesh, 11, kResume).out, "resumed after step 11,"));
@@ -83,12 +83,12 @@ TEST_F(TrainResume, LossScaleAndSkippedStepsGoOn) {
                       "--set", "train.loss_scale={initial: 67108864, growth_interval: 4}",
                       "--set", "checkpoint.every=5"};
   run(2, "dp=2", 15, fp16);
-  const auto whole = metrics();
+  const auto full = metrics();
   Words resume = fp16;
   resume.insert(resume.end(), {"--resume-step", "5"});  // every step up to this one was skipped
   run(2, "dp=2", 15, resume);
   for (const char* key : {"loss_scale", "skipped", "loss"}) {
-    for (size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(metrics().at(i).at(key), whole[i].at(key)) << key << " " << i;
+    for (size_t i = 0; i < full.size(); ++i) EXPECT_EQ(metrics().at(i).at(key), full[i].at(key)) << key << " " << i;
   }
 }
 
@@ -99,11 +99,11 @@ TEST_F(TrainResume, FromTheDiskAsFromMemory) {
   saving.insert(saving.end(), kEvery3.begin(), kEvery3.end());
   resuming.insert(resuming.end(), kResume.begin(), kResume.end());
   run(2, "dp=2", 9, offload);
-  const auto whole = metrics();
+  const auto full = metrics();
   run_dir = path("parts");
   run(2, "dp=2", 6, saving);
   run(2, "dp=2", 9, resuming);
-  EXPECT_EQ(column(metrics(), "loss"), column(whole, "loss"));
+  EXPECT_EQ(column(metrics(), "loss"), column(full, "loss"));
 }
 
 TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
@@ -154,7 +154,7 @@ optimizer: {learning_rate: 1.0e-2}
 )");
   recipe = path("hf.yaml");
   run(2, "dp=2", 6);
-  const auto whole = metrics();
+  const auto full = metrics();
   run_dir = path("parts");
   run(2, "dp=2", 3, kEvery3);
   fs::remove(path("hf/model.safetensors"));
@@ -170,7 +170,7 @@ optimizer: {learning_rate: 1.0e-2}
   EXPECT_EQ(contents(run_dir), before);
   const Ending ending = run(2, "dp=2", 6, kResume);
   EXPECT_TRUE(has(ending.out, gone)) << ending.out;
-  EXPECT_EQ(column(metrics(), "loss"), column(whole, "loss"));
+  EXPECT_EQ(column(metrics(), "loss"), column(full, "loss"));
   recipe = run_dir / "recipe.yaml";
   EXPECT_TRUE(has(run(2, "dp=2", 7, kResume).out, gone)) << "the recipe as it ran does as well";
   run_dir = path("another");
@@ -225,9 +225,9 @@ TEST_F(TrainResume, IsLookedInto) {
   const Ending pieces = run_meshtrain({"checkpoint", "inspect", folder.string(), "--pieces"});
   EXPECT_TRUE(has(pieces.out, "\n  [0:32] in rank-0000")) << pieces.out;
 
-  const Ending whole = run_meshtrain({"checkpoint", "verify", run_dir.string()});
-  EXPECT_EQ(whole.status, 0) << whole.out;
-  EXPECT_TRUE(has(whole.out, " bytes: every byte is as it was written\n")) << whole.out;
+  const Ending full = run_meshtrain({"checkpoint", "verify", run_dir.string()});
+  EXPECT_EQ(full.status, 0) << full.out;
+  EXPECT_TRUE(has(full.out, " bytes: every byte is as it was written\n")) << full.out;
 
   const fs::path file = folder / "rank-00001.safetensors";
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -273,7 +273,7 @@ class TrainKilled : public TrainResume {
 
   void SetUp() override {
     run(1, "dp=1", kSteps, {"--set", "train.log_every=1000"});
-    whole_ = column(metrics(), "loss");
+    full_ = column(metrics(), "loss");
     run_dir = path("killed");
   }
 
@@ -289,7 +289,7 @@ class TrainKilled : public TrainResume {
             "checkpoint={every: 1, keep_last: 2}"};
   }
 
-  std::vector<double> whole_;
+  std::vector<double> full_;
 };
 
 TEST_F(TrainKilled, IsAlwaysResumed) {
@@ -307,14 +307,14 @@ TEST_F(TrainKilled, IsAlwaysResumed) {
     EXPECT_TRUE(ending.status == 128 + SIGKILL || ending.status == 0) << ending.err;
     interrupted += ending.status != 0;
     const auto killed = metrics();
-    for (size_t step = 0; step < killed.size(); ++step) ASSERT_EQ(killed[step].at("loss"), whole_[step]);
+    for (size_t step = 0; step < killed.size(); ++step) ASSERT_EQ(killed[step].at("loss"), full_[step]);
     furthest = std::max(furthest, killed.size());
   }
   EXPECT_GT(interrupted, kKills / 2);
   EXPECT_GT(furthest, static_cast<size_t>(kKills));
   const Ending ending = train(1, words());
   EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_EQ(column(metrics(), "loss"), whole_);
+  EXPECT_EQ(column(metrics(), "loss"), full_);
   EXPECT_EQ(names().size(), 2u) << "nothing half written is left";
 }
 

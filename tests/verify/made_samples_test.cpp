@@ -66,7 +66,7 @@ TEST(MadeSamples, HaveDocumentsOfManyLengths) {
   EXPECT_GT(lengths.size(), 10u);
 }
 
-TEST(MadeSamples, IgnoreLabelsBehindDocumentsOnRequest) {
+TEST(MadeSamples, IgnoreLabelsAfterDocumentsOnRequest) {
   DataOptions recipe;
   recipe.documents = 3;
   recipe.boundaries_count = false;

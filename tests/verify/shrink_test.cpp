@@ -9,9 +9,9 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/glob.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/recipe/patterns.h"
-#include "runtime/program/recipe/run_plan.h"
 
 namespace meshtrain {
 namespace {

@@ -1,4 +1,4 @@
-"""What is checked, in parts. A check's function gets a session.Running."""
+"""What is checked, in parts. A check's function gets a session.CheckRun."""
 
 import importlib.util
 import json

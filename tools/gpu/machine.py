@@ -154,12 +154,12 @@ def link(folder, torch):
     try:
         folder.mkdir(exist_ok=True)
         for name, target in (("torch", torch), ("nvidia", torch.parent / "nvidia")):
-            place = folder / name
-            if place.is_symlink() and os.readlink(place) == str(target):
+            path = folder / name
+            if path.is_symlink() and os.readlink(path) == str(target):
                 continue
-            if place.is_symlink():
-                place.unlink()
-            place.symlink_to(target)
+            if path.is_symlink():
+                path.unlink()
+            path.symlink_to(target)
     except OSError as error:
         raise Unusable(f"{error}: copy the programs to a folder that can be written, without {folder.name}/") from None
 

@@ -31,12 +31,12 @@ class OutOfTime(Exception):
 class Check:
     name: str
     limit: float  # seconds
-    run: Callable  # of a Running; returns a note for the summary
+    run: Callable  # of a CheckRun; returns a note for the summary
     slots: int = 1  # of the machine's: one for each rank, more for a check that computes on the host
     alone: bool = False  # no other check runs meanwhile
 
 
-class Running:
+class CheckRun:
     """One check under way: runs programs, keeps what they say."""
 
     def __init__(self, machine, folder, deadline, cores, stopped):
@@ -162,7 +162,7 @@ class Session:
             if end - begin < LEAST_SECONDS:
                 raise OutOfTime("the part's time is over: counts as failed")
             cores = self.machine.cores * slots // self.machine.slots
-            running = Running(self.machine, self.scratch / check.name, min(begin + check.limit, end), cores, self.stopped)
+            running = CheckRun(self.machine, self.scratch / check.name, min(begin + check.limit, end), cores, self.stopped)
             verdict, note, kind = "passed", check.run(running) or "", "num_passed"
         except NotHere as reason:
             verdict, note, kind = "NOT RUN", str(reason), "num_not_here"

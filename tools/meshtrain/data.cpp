@@ -281,7 +281,7 @@ void add_data_inspect(CLI::App& data, int& status) {
   command
       ->add_option(
           "--separator", arguments->separator,
-          "Token that ends a document, an id or a token: says how many there are, and samples begin behind one; "
+          "Token that ends a document, an id or a token: says how many there are, and samples begin after one; "
           "none: no token does. Default: as FILE.json says")
       ->type_name("TOKEN");
   command->footer(

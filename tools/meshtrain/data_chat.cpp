@@ -21,8 +21,8 @@ std::string counted_with(int64_t count, const std::string& noun) {
   return counted(count, noun) + (count == 1 ? " has" : " have");
 }
 
-double percent(int64_t part, int64_t whole) {
-  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+double percent(int64_t part, int64_t full) {
+  return full == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(full);
 }
 
 void print_counts(const PrepareChatCounts& counts, const ChatArguments& arguments) {

@@ -32,9 +32,9 @@ std::string state_of(const RankSight& rank) {
 std::string last_of(const RankSight& rank) {
   const GroupSight& last = rank.activity.last;
   if (last.pending.number == 0) return "-";
-  const std::string place = last.pending.place.text();
+  const std::string work = last.pending.work.text();
   return describe(last.pending) + ", number " + std::to_string(last.pending.in_group) + " of group " +
-         last.name.text() + (place.empty() ? "" : ", in " + place);
+         last.name.text() + (work.empty() ? "" : ", in " + work);
 }
 
 void print(const std::vector<RankSight>& ranks) {

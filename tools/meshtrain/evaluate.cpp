@@ -127,7 +127,7 @@ std::vector<std::string> find_folders(const EvaluateArguments& arguments, const 
 }
 
 /// The result for one model.
-struct Evaluated {
+struct EvaluationResult {
   std::string folder;
   std::optional<int64_t> step;  // of a checkpoint
   std::string mesh, precision;
@@ -167,7 +167,7 @@ std::string different_documents(const std::vector<std::string>& folders,
          text;
 }
 
-void print(const Evaluated& found, bool json_lines) {
+void print(const EvaluationResult& found, bool json_lines) {
   const double perplexity = std::exp(found.metrics.loss);
   if (json_lines) {
     nlohmann::ordered_json line = {{"model", found.folder}};
@@ -195,17 +195,17 @@ void print(const Evaluated& found, bool json_lines) {
 }
 
 /// An evaluation whose recipe and data are checked.
-struct Prepared {
+struct EvaluationSetup {
   ModelSource source;
   Recipe recipe;
-  RunPlan plan;
+  Decisions decisions;
   std::unique_ptr<Evaluation> evaluation;
   std::string tokenizer_warning;  // a warning, or empty: compare_tokenizers()
 };
 
 /// Prints on stderr how the file is read, what of it is left out, and what the model was not made for. `said`: the
 /// lines about the file that another model of this command brought already.
-void warn(const EvaluateArguments& arguments, const Prepared& prepared, std::set<std::string>& said) {
+void warn(const EvaluateArguments& arguments, const EvaluationSetup& prepared, std::set<std::string>& said) {
   const Recipe& recipe = prepared.recipe;
   const Evaluation& evaluation = *prepared.evaluation;
   const auto say_once = [&](const std::string& line) {
@@ -233,13 +233,13 @@ void warn(const EvaluateArguments& arguments, const Prepared& prepared, std::set
                 used = labels + (recipe.evaluate.layout == SampleLayout::Stream ? 1 : evaluation.num_samples());
   if (!recipe.evaluate.samples && used < evaluation.num_tokens()) {
     const int64_t left = evaluation.num_tokens() - used;
-    say_once(counted(left, "token") + " of " + recipe.evaluate.tokens.string() + " behind the last sequence of " +
+    say_once(counted(left, "token") + " of " + recipe.evaluate.tokens.string() + " after the last sequence of " +
              with_separators(length) + (left == 1 ? " is" : " are") + " not evaluated");
   }
 }
 
 /// Returns the bytes of the text that the tokens were made of, as their sidecar says; none when it does not, or when a
-/// part of the file alone is evaluated or counts: the mean of a part says nothing of the whole text.
+/// part of the file alone is evaluated or counts: the mean of a part says nothing of the complete text.
 std::optional<int64_t> known_bytes(const Recipe& recipe, const Evaluation& evaluation) {
   const std::optional<TokenSidecar> sidecar = read_sidecar(recipe.evaluate.tokens);
   if (!sidecar || sidecar->text_bytes.value_or(0) == 0 || !evaluation.counts_all()) return std::nullopt;
@@ -263,15 +263,16 @@ std::string compare_tokenizers(const ModelSource& source, const fs::path& tokens
 }
 
 /// Throws InputError when the model in `folder` cannot be evaluated as the arguments say. Not collective.
-Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, const MeshLayout& layout) {
+EvaluationSetup prepare(const std::string& folder, const EvaluateArguments& arguments, const MeshLayout& layout) {
   ModelSource source = read_model_source(folder);
   Recipe recipe = recipe_to_evaluate(source, request_of(arguments));
   try {
-    RunPlan plan = resolve(recipe, layout);
+    Decisions decisions = resolve(recipe, layout);
     check_sidecars(recipe);
     std::string tokenizer_warning = compare_tokenizers(source, recipe.evaluate.tokens);
-    std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe.evaluate, plan, /*last_step=*/0);
-    return {std::move(source), std::move(recipe), std::move(plan), std::move(evaluation), std::move(tokenizer_warning)};
+    std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe.evaluate, decisions, /*last_step=*/0);
+    return {std::move(source), std::move(recipe), std::move(decisions), std::move(evaluation),
+            std::move(tokenizer_warning)};
   } catch (const InputError& error) {
     throw InputError(error.text(kOptionNames));
   }
@@ -296,16 +297,16 @@ void check_all(const std::vector<std::string>& folders, const EvaluateArguments&
   if (!warning.empty()) std::fprintf(stderr, "%s\n", warning.c_str());
 }
 
-Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
-                   at::Device device, std::set<std::string>& said) {
+EvaluationResult evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
+                          at::Device device, std::set<std::string>& said) {
   const Group& world = mesh.world();
-  std::optional<Prepared> prepared;
+  std::optional<EvaluationSetup> prepared;
   std::unique_ptr<ModelWeights> weights;
   agree(world, [&] {
     prepared.emplace(prepare(folder, arguments, mesh.layout()));
     weights = std::make_unique<ModelWeights>(prepared->source);
   });
-  const auto& [source, recipe, plan, evaluation, tokenizer_warning] = *prepared;
+  const auto& [source, recipe, decisions, evaluation, tokenizer_warning] = *prepared;
   if (mesh.rank() == 0) {
     for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
     warn(arguments, *prepared, said);
@@ -314,7 +315,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   {
     const Phase phase("the reading of " + folder);
     Progress progress("weights of " + folder, 0, "bytes");
-    model = evaluated_model(plan, mesh, device, [&](const Parameter& parameter) {
+    model = evaluated_model(decisions, mesh, device, [&](const Parameter& parameter) {
       weights->read(parameter);
       progress.advance(static_cast<int64_t>(parameter.valid().nbytes()));
     });
@@ -322,17 +323,18 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   const Phase phase("the evaluation of " + folder);
   const int64_t length = recipe.train.sequence_length;
   Progress progress("evaluation of " + folder, evaluation->num_samples() * length, "tokens");
-  Evaluated found{.folder = folder,
-                  .step = {},
-                  .mesh = mesh.layout().describe(),
-                  .precision = recipe.train.precision,
-                  .tokens = recipe.evaluate.tokens,
-                  .loss_mask = recipe.evaluate.loss_mask,
-                  .documents = recipe.evaluate.documents,
-                  .num_samples = evaluation->num_samples(),
-                  .sequence_length = length,
-                  .metrics = evaluation->run(model, mesh, [&](int64_t samples) { progress.set(samples * length); }),
-                  .bits_per_byte = {}};
+  EvaluationResult found{
+      .folder = folder,
+      .step = {},
+      .mesh = mesh.layout().describe(),
+      .precision = recipe.train.precision,
+      .tokens = recipe.evaluate.tokens,
+      .loss_mask = recipe.evaluate.loss_mask,
+      .documents = recipe.evaluate.documents,
+      .num_samples = evaluation->num_samples(),
+      .sequence_length = length,
+      .metrics = evaluation->run(model, mesh, [&](int64_t samples) { progress.set(samples * length); }),
+      .bits_per_byte = {}};
   if (source.is_checkpoint) found.step = source.step;
   if (const std::optional<int64_t> bytes = arguments.bytes ? arguments.bytes : known_bytes(recipe, *evaluation)) {
     const double tokens_per_byte = static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*bytes);
@@ -346,16 +348,16 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
   return run_on_all_ranks(world, [&] {
     const Progress progress("evaluation");
     const MeshLayout layout = MeshLayout::fit(parse_mesh(arguments.mesh), training_axes(), world.size());
-    const Computing computing = connect_devices({.kind = device_kind(arguments.device)}, world);
-    const DeviceMesh mesh(layout, computing.world);
+    const DeviceContext device_context = connect_devices({.kind = device_kind(arguments.device)}, world);
+    const DeviceMesh mesh(layout, device_context.world);
     set_rank_name(mesh.world().coordinate_text());
     const bool first = mesh.rank() == 0;
-    if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
+    if (first && !device_context.fallback.empty()) std::fprintf(stderr, "%s\n", device_context.fallback.c_str());
     const std::vector<std::string> folders = find_folders(arguments, world);
     check_all(folders, arguments, mesh);
     std::set<std::string> said;
     for (const std::string& folder : folders) {
-      const Evaluated found = evaluate(folder, arguments, mesh, computing.device, said);
+      const EvaluationResult found = evaluate(folder, arguments, mesh, device_context.device, said);
       if (first) print(found, arguments.json_lines);
     }
     return 0;

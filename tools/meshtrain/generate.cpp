@@ -17,8 +17,8 @@
 #include "runtime/program/generate/stop_strings.h"
 #include "runtime/program/launch/connect.h"
 #include "runtime/program/launch/connect_devices.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/exported_model.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/program/recipe/validate.h"
 #include "runtime/program/watch/phase.h"
 #include "tools/meshtrain/commands.h"
@@ -89,11 +89,11 @@ std::function<bool(int64_t)> search(const std::vector<std::string>& strings, con
 
 void generate_all(const GenerateArguments& arguments, const Group& world) {
   const MeshLayout layout = layout_of(arguments.mesh, world.size());
-  const Computing computing = connect_devices({.kind = device_kind(arguments.device)}, world);
-  const DeviceMesh mesh(layout, computing.world);
+  const DeviceContext device_context = connect_devices({.kind = device_kind(arguments.device)}, world);
+  const DeviceMesh mesh(layout, device_context.world);
   set_rank_name(mesh.world().coordinate_text());
   const bool first = mesh.rank() == 0;
-  if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
+  if (first && !device_context.fallback.empty()) std::fprintf(stderr, "%s\n", device_context.fallback.c_str());
   std::string folder;  // the newest checkpoint may be another one a moment later
   agree(world, [&] {
     if (first) folder = find_model(arguments.model).string();
@@ -117,7 +117,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   request = GenerateRequest::parse(broadcast_text(world, request.text()));
 
   const std::unique_ptr<LanguageModel> model =
-      load_model(source, arguments.precision.value_or(source.precision), mesh, computing.device);
+      load_model(source, arguments.precision.value_or(source.precision), mesh, device_context.device);
   GenerateOptions options{.stop = request.stop, .sampling = request.sampling, .rules = request.rules};
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     const std::vector<int64_t>& prompt = request.prompts[i];
@@ -130,7 +130,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
                        options.max_tokens, "tokens");
     }
     if (!request.stop_strings.empty()) options.ends_text = search(request.stop_strings, prompt, output, world);
-    const Generated generated = generate(*model, prompt, i, options, [&](int64_t token) {
+    const GenerationResult generated = generate(*model, prompt, i, options, [&](int64_t token) {
       if (output) output->add(token);
       if (progress) progress->advance();
     });

@@ -25,14 +25,14 @@ std::string standard_input() {
 }
 
 /// The most positions of a text, and the key that says so; 0: any number.
-struct MostPositions {
+struct PositionLimit {
   const char* key;
   int64_t count;
 };
 
 /// Returns the limit for a text that begins with `prompt` tokens. Under longrope the frequencies change at the original
 /// length, with which those of earlier positions would have to be computed again.
-MostPositions most_positions(const ModelShape& shape, int64_t prompt) {
+PositionLimit most_positions(const ModelShape& shape, int64_t prompt) {
   const auto& scaling = shape.rope_scaling;
   if (scaling && scaling->type == "longrope" && prompt <= scaling->original_max_position_embeddings) {
     return {"original_max_position_embeddings", scaling->original_max_position_embeddings};

@@ -24,7 +24,7 @@ void show(const std::string& text) {
   }
 }
 
-void tell_speed(size_t prompt, const Generated& generated) {
+void tell_speed(size_t prompt, const GenerationResult& generated) {
   const auto rate = [](size_t tokens, double seconds) { return static_cast<double>(tokens) / std::max(seconds, 1e-9); };
   const size_t others = generated.tokens.size() - 1;  // the first one comes with the prompt
   std::string line = fmt::format("prompt of {} in {:.3f} s ({:.1f} tok/s)", prompt, generated.prefill_seconds,
@@ -61,7 +61,7 @@ void GeneratedOutput::add(int64_t token) {
   first_ = false;
 }
 
-void GeneratedOutput::end(size_t index, const std::vector<int64_t>& prompt, const Generated& generated) {
+void GeneratedOutput::end(size_t index, const std::vector<int64_t>& prompt, const GenerationResult& generated) {
   if (stream_) say(stream_->finish());
   if (style_ == Style::Json) {
     json line;

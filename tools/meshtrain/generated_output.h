@@ -30,7 +30,7 @@ class GeneratedOutput {
   /// For each of prompts() in turn, whose ids are `prompt`: begin(), a token after the other, end().
   void begin(size_t index, const std::vector<int64_t>& prompt);
   void add(int64_t token);
-  void end(size_t index, const std::vector<int64_t>& prompt, const Generated& generated);
+  void end(size_t index, const std::vector<int64_t>& prompt, const GenerationResult& generated);
 
  private:
   void say(const std::string& text);

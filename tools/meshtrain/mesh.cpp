@@ -10,8 +10,8 @@
 #include "mesh/base/size_text.h"
 #include "mesh/layout.h"
 #include "runtime/program/recipe/context.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/mesh_picture.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -60,11 +60,11 @@ MeshLayout layout_of(const MeshArguments& arguments) {
 }
 
 /// How the recipe's attention is cut over cp, and what it sends.
-std::string describe_context(const Recipe& recipe, const RunPlan& plan) {
-  const ContextShape shape = context_shape(recipe, plan.layout);
+std::string describe_context(const Recipe& recipe, const Decisions& decisions) {
+  const ContextShape shape = context_shape(recipe, decisions.layout);
   if (shape.ranks == 1) return "";
-  const ContextChoice& choice = plan.context;
-  const auto element = static_cast<int64_t>(c10::elementSize(plan.precision.compute));
+  const ContextChoice& choice = decisions.context;
+  const auto element = static_cast<int64_t>(c10::elementSize(decisions.precision.compute));
   const AttentionBytes bytes = attention_bytes(shape, choice.algorithm, recipe.train.micro_batch,
                                                recipe.model.shape.head_dim, element, std::max<int64_t>(element, 4));
   std::string text = "\n  attention over cp: " + describe(choice) + "\n";
@@ -89,9 +89,9 @@ void print(const MeshArguments& arguments) {
   const std::string note =
       spread_over(recipe, {arguments.mesh, arguments.overrides}, std::max<int64_t>(arguments.ranks, 1));
   const MeshLayout layout = fit(recipe.parallel.mesh, recipe.parallel.order, arguments.ranks);
-  const RunPlan plan = resolve(recipe, layout);
+  const Decisions decisions = resolve(recipe, layout);
   if (!note.empty()) std::printf("%s\n", note.c_str());
-  std::fputs((draw_mesh(layout, arguments.ranks_per_host) + describe_context(recipe, plan)).c_str(), stdout);
+  std::fputs((draw_mesh(layout, arguments.ranks_per_host) + describe_context(recipe, decisions)).c_str(), stdout);
 }
 
 }  // namespace

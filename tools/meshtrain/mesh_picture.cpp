@@ -10,7 +10,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr int64_t kWholeTable = 32;  // more ranks than this are cut
+constexpr int64_t kFullTable = 32;  // more ranks than this are cut
 constexpr int64_t kFirst = 8, kLast = 2;
 constexpr size_t kGroupsShown = 8, kRanksShown = 8;
 
@@ -52,7 +52,7 @@ class Picture {
     for (const Axis& axis : layout_.axes()) text_ << std::setw(8) << axis.name;
     text_ << "\n";
     for (int64_t rank = 0; rank < layout_.size(); ++rank) {
-      if (layout_.size() > kWholeTable && rank == kFirst) {
+      if (layout_.size() > kFullTable && rank == kFirst) {
         rank = layout_.size() - kLast;
         text_ << std::setw(8) << "..."
               << "\n";

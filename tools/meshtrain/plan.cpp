@@ -12,13 +12,13 @@
 #include "mesh/base/files/output_file.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
+#include "runtime/program/forecast/calibrate.h"
+#include "runtime/program/forecast/forecast_text.h"
+#include "runtime/program/forecast/search.h"
 #include "runtime/program/launch/connect.h"
-#include "runtime/program/plan/calibrate.h"
-#include "runtime/program/plan/plan_text.h"
-#include "runtime/program/plan/search.h"
 #include "runtime/program/recipe/check_data.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/program/telemetry/error_line.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
@@ -77,7 +77,7 @@ void plan(const PlanArguments& arguments) {
   take_layouts(recipe);
   std::shared_ptr<const Machine> machine;
   if (!arguments.machine.empty()) machine = std::make_shared<const Machine>(load_machine(arguments.machine));
-  PlanRequest request = plan_request(recipe, arguments.ranks, arguments.ranks_per_host, std::move(machine));
+  ForecastRequest request = forecast_request(recipe, arguments.ranks, arguments.ranks_per_host, std::move(machine));
   if (!arguments.memory.empty()) request.memory = parse_size(arguments.memory);
   if (arguments.search == "all") {
     if (!request.machine)
@@ -98,10 +98,10 @@ void plan(const PlanArguments& arguments) {
                      size_text(request.runtime_bytes()) + " of it: give the memory of the whole GPU");
   }
   const MeshSearch search = search_meshes(recipe, request);
-  if (!arguments.json.empty()) write_whole(arguments.json, to_json(search, request) + "\n");
+  if (!arguments.json.empty()) write_atomically(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
-  const PlannedMesh& first = search.meshes.front();
+  const MeshForecast& first = search.meshes.front();
   const std::string reasons = advice(search);
   if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
   if (request.memory) {
@@ -145,7 +145,7 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
       if (speaks) std::printf("%s\n", line.c_str());
     });
     agree(world, [&] {
-      if (speaks) write_whole(arguments.out, to_yaml(machine));
+      if (speaks) write_atomically(arguments.out, to_yaml(machine));
     });
     if (speaks) {
       std::printf("wrote %s; its memory, %s a rank, is what was free now: change it there, or say plan --memory\n",

@@ -28,7 +28,7 @@ int convert(const RecipeCommand& asked) {
   }
   const ConvertedRecipe recipe = recipe_from(*asked.from);
   if (asked.out) {
-    write_whole(*asked.out, recipe.text);
+    write_atomically(*asked.out, recipe.text);
     std::printf("wrote %s; its comments say what was not converted, and what is still to be given\n",
                 asked.out->c_str());
   } else {

@@ -40,11 +40,11 @@ void keep_failure(const Failure& failure, int64_t rank) {
 
 }  // namespace
 
-Failure describe_failure(const std::exception& error, const std::string& place) {
+Failure describe_failure(const std::exception& error, const std::string& rank) {
   if (dynamic_cast<const InputError*>(&error) != nullptr) return {one_message(error.what()), 2};
   const std::string what = one_message(message_of(error));
-  const bool says_where = place.empty() || dynamic_cast<const NamesRank*>(&error) != nullptr;
-  return {says_where ? what : place + ": " + what, 1};
+  const bool says_where = rank.empty() || dynamic_cast<const NamesRank*>(&error) != nullptr;
+  return {says_where ? what : rank + ": " + what, 1};
 }
 
 bool print_failure(const Failure& failure) {

@@ -13,8 +13,8 @@ struct Failure {
   int status = 1;
 };
 
-/// `place`: "rank 3", named for errors that are not the user's; empty: none.
-Failure describe_failure(const std::exception& error, const std::string& place);
+/// `rank`: "rank 3", named for errors that are not the user's; empty: none.
+Failure describe_failure(const std::exception& error, const std::string& rank);
 
 /// "meshtrain: MESSAGE" on stderr; the first that a process reports, and no other. Returns false for another.
 bool print_failure(const Failure& failure);

@@ -62,7 +62,7 @@ void report(const ReportArguments& arguments) {
     std::fputs(summary_text(records).c_str(), stdout);
     return;
   }
-  write_whole(arguments.out, make_page(report_json(records)));
+  write_atomically(arguments.out, make_page(report_json(records)));
   std::printf("%s written\n", arguments.out.c_str());
 }
 

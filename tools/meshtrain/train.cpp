@@ -10,10 +10,10 @@
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "mesh/device/cuda/plugin.h"
+#include "runtime/program/forecast/calibrate.h"
+#include "runtime/program/forecast/choose_mesh.h"
+#include "runtime/program/forecast/forecast_text.h"
 #include "runtime/program/launch/connect.h"
-#include "runtime/program/plan/calibrate.h"
-#include "runtime/program/plan/choose_mesh.h"
-#include "runtime/program/plan/plan_text.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/run/describe_data.h"
 #include "runtime/program/run/preparation.h"
@@ -41,7 +41,7 @@ std::vector<std::string> describe_beginning(const Preparation& prepared, const R
   if (!options.resumes()) return {};
   const CheckpointFolder& checkpoints = prepared.checkpoints;
   if (!prepared.resume) return {"--resume: no checkpoint in " + checkpoints.folder().string() + ": begins at step 1"};
-  const Resumed& resumed = prepared.resume->resumed;
+  const ResumePoint& resumed = prepared.resume->point;
   const std::string folder = resumed.folder.string();
   std::vector<std::string> lines = {resumed.state.step == 0
                                         ? "begins with the weights of " + folder
@@ -146,9 +146,9 @@ int check(TrainArguments& arguments) {
     if (!line.empty()) std::printf("%s\n", line.c_str());
   };
   print(options.note);
-  print(recipe.name + ": fits mesh " + prepared.plan.layout.describe() + "; " +
+  print(recipe.name + ": fits mesh " + prepared.decisions.layout.describe() + "; " +
         counted(prepared.data->num_samples(), "sample") + " of " + counted(recipe.train.sequence_length, "token"));
-  const TrainingState state = prepared.resume ? prepared.resume->resumed.state : TrainingState();
+  const TrainingState state = prepared.resume ? prepared.resume->point.state : TrainingState();
   for (const Notice& notice :
        describe_data(prepared.recipe, *prepared.data, samples_of_run(recipe.train, state), prepared.evaluation.get())) {
     print(notice.line);
@@ -156,11 +156,11 @@ int check(TrainArguments& arguments) {
   for (const std::string& line : describe_beginning(prepared, options)) print(line);
   for (const Notice& notice : prepared.notices) print(notice.line);
   print((prepared.memory.is_warning ? "warning: " : "") + prepared.memory.text);
-  print(not_checked(prepared.recipe, prepared.plan));
+  print(not_checked(prepared.recipe, prepared.decisions));
   if (arguments.plan && prepared.forecast) {
     print("plan: " + describe_forecast(*prepared.forecast) + basis_text(prepared.request));
   }
-  std::printf("\n%s", to_yaml(prepared.plan).c_str());
+  std::printf("\n%s", to_yaml(prepared.decisions).c_str());
   return 0;
 }
 

@@ -40,21 +40,21 @@ int verify_all(VerifyArguments arguments, const Group& world) {
   const Progress progress("verification");
   read_fault(arguments.fault, arguments.options);
   arguments.recipe.overrides.emplace_back("model.init=random");  // config.json suffices
-  std::vector<VerifyPlan> plans;                                 // every mistake is told before anything runs
+  std::vector<VerifySetup> setups;                               // every mistake is told before anything runs
   for (const std::filesystem::path& file : arguments.recipes) {
     Recipe recipe = receive_recipe(file, arguments.recipe, world);
     recipe.file = file;  // as the user wrote it
     const std::string note = spread_over(recipe, arguments.recipe, world.size());
     if (world.rank() == 0 && !note.empty()) print_text(file.string() + ": " + note + "\n");
-    plans.push_back(plan_verification(recipe, arguments.options, world.size()));
+    setups.push_back(set_up_verification(recipe, arguments.options, world.size()));
   }
   std::vector<std::string> different;
-  for (const VerifyPlan& plan : plans) {
-    if (!verify(plan, arguments.options, world, print_text)) different.push_back(plan.asked.file);
+  for (const VerifySetup& setup : setups) {
+    if (!verify(setup, arguments.options, world, print_text)) different.push_back(setup.asked.file);
     if (world.rank() == 0) print_text("\n");
   }
-  if (world.rank() == 0 && plans.size() > 1) {
-    std::string text = std::to_string(plans.size() - different.size()) + " of " + std::to_string(plans.size()) +
+  if (world.rank() == 0 && setups.size() > 1) {
+    std::string text = std::to_string(setups.size() - different.size()) + " of " + std::to_string(setups.size()) +
                        " recipes compute on their mesh what one rank computes";
     for (const std::string& file : different) text += (&file == &different.front() ? "; DIFFERENT: " : ", ") + file;
     print_text(text + "\n");

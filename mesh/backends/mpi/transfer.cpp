@@ -44,7 +44,7 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
   collective_.group = group_;
   collective_.coordinate = coordinate_;
   const auto refuse = [&](const std::string& problem) {
-    throw OfRank<std::invalid_argument>(describe(collective_, communicator_.size) + ": " + problem);
+    throw RankError<std::invalid_argument>(describe(collective_, communicator_.size) + ": " + problem);
   };
   if (collective.output.defined()) {
     if (!collective.output.is_cpu()) refuse("MPI moves host tensors only");
@@ -59,10 +59,10 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
       refuse("fp64, fp32, bf16, fp16 and int64 can be reduced; other dtypes can be moved only");
   }
   sequence_ = communicator.issued++;
-  plan();
+  cut_into_chunks();
 }
 
-void MpiTransfer::plan() {
+void MpiTransfer::cut_into_chunks() {
   const int size = communicator_.size;
   const int64_t numel = collective_.output.defined() ? collective_.output.numel() : 0;
   const int64_t piece_bytes = std::min<int64_t>(communicator_.options.piece_bytes, std::numeric_limits<int>::max());
@@ -116,12 +116,12 @@ void MpiTransfer::plan() {
   chunks_ = (elements_ + chunk_elements_ - 1) / chunk_elements_;
 }
 
-std::vector<MpiTransfer::Span> MpiTransfer::parts(const at::Tensor& whole, const std::vector<int64_t>& rows) const {
+std::vector<MpiTransfer::Span> MpiTransfer::parts(const at::Tensor& full, const std::vector<int64_t>& rows) const {
   std::vector<Span> parts;
   int64_t begin = 0;
   for (int rank = 0; rank < communicator_.size; ++rank) {
-    const int64_t row_elements = rows.empty() || whole.size(0) == 0 ? 0 : whole.numel() / whole.size(0);
-    const int64_t size = rows.empty() ? whole.numel() / communicator_.size : rows[rank] * row_elements;
+    const int64_t row_elements = rows.empty() || full.size(0) == 0 ? 0 : full.numel() / full.size(0);
+    const int64_t size = rows.empty() ? full.numel() / communicator_.size : rows[rank] * row_elements;
     parts.push_back({begin, size});
     begin += size;
   }
@@ -143,7 +143,7 @@ bool MpiTransfer::advance() {
   try {
     return advance_chunks();
   } catch (const std::runtime_error& error) {
-    throw OfRank<std::runtime_error>(describe(collective_, communicator_.size) + ": " + error.what());
+    throw RankError<std::runtime_error>(describe(collective_, communicator_.size) + ": " + error.what());
   }
 }
 

@@ -43,9 +43,9 @@ class MpiTransfer final : public MpiOperation {
   };
   static constexpr int64_t kTagChunks = 32;  ///< chunks that tags tell apart
 
-  void plan();
-  /// Returns the slices of `whole`, of `rows` rows each, or equal ones when `rows` is empty.
-  std::vector<Span> parts(const at::Tensor& whole, const std::vector<int64_t>& rows) const;
+  void cut_into_chunks();
+  /// Returns the slices of `full`, of `rows` rows each, or equal ones when `rows` is empty.
+  std::vector<Span> parts(const at::Tensor& full, const std::vector<int64_t>& rows) const;
   bool may_start_chunk() const;
 
   bool advance_chunks();

@@ -168,7 +168,7 @@ std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int
   const bool captured = cuda::is_captured(current);
   const bool reduces = collective.kind == Kind::AllReduce || collective.kind == Kind::ReduceScatter;
   if (reduces && collective.output.scalar_type() == at::kBool && collective.reduce == Reduce::Sum) {
-    throw OfRank<std::invalid_argument>(operation->text + ": truth values have no sum");
+    throw RankError<std::invalid_argument>(operation->text + ": truth values have no sum");
   }
   const std::lock_guard one(calls_);
   job_->check();
@@ -325,7 +325,7 @@ ncclResult_t Communicator::register_buffer(const at::Tensor& tensor) {
   if (!buffers_) return ncclSuccess;
   const std::shared_ptr<const UserBuffers::Buffer> buffer = buffers_->holding(tensor.const_data_ptr());
   if (!buffer || registered_.contains(buffer->begin)) return ncclSuccess;
-  Registered made;
+  BufferHandle made;
   // Among other ranks than those that made it together, memory may be laid out in another way.
   const bool symmetric =
       job_->options().user_buffers == NcclBuffers::Symmetric && std::ranges::all_of(ranks_, [&](int rank) {
@@ -339,7 +339,7 @@ ncclResult_t Communicator::register_buffer(const at::Tensor& tensor) {
   return result;
 }
 
-ncclResult_t Communicator::deregister(const Registered& registered) {
+ncclResult_t Communicator::deregister(const BufferHandle& registered) {
   // Null where NCCL was told to register nothing (NCCL_LOCAL_REGISTER=0).
   if (registered.window != nullptr) return ncclCommWindowDeregister(comm_, registered.window);
   return registered.handle != nullptr ? ncclCommDeregister(comm_, registered.handle) : ncclSuccess;

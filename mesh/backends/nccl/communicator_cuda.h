@@ -67,7 +67,7 @@ class Communicator final : public Member {
 
  private:
   /// NCCL's handle of a registered user buffer: one of the two.
-  struct Registered {
+  struct BufferHandle {
     void* handle = nullptr;
     ncclWindow_t window = nullptr;
   };
@@ -96,7 +96,7 @@ class Communicator final : public Member {
   void copy(const at::Tensor& from, int64_t from_element, const at::Tensor& to, int64_t to_element, int64_t count);
   /// Registers the user buffer that a tensor lies in, if any, before it is communicated for the first time.
   ncclResult_t register_buffer(const at::Tensor& tensor);
-  ncclResult_t deregister(const Registered& registered);
+  ncclResult_t deregister(const BufferHandle& registered);
   /// Finalizes the communicator together with the other ranks.
   ncclResult_t finish();
   void forget_done();
@@ -108,9 +108,9 @@ class Communicator final : public Member {
   const int max_blocks_;
   const c10::cuda::CUDAStream stream_;
 
-  std::mutex calls_;                              // held while NCCL is called with comm_
-  std::map<const void*, Registered> registered_;  // by where the buffer begins; guarded by calls_
-  bool symmetric_ = false;                        // a symmetric window was requested; guarded by calls_
+  std::mutex calls_;                                // held while NCCL is called with comm_
+  std::map<const void*, BufferHandle> registered_;  // by where the buffer begins; guarded by calls_
+  bool symmetric_ = false;                          // a symmetric window was requested; guarded by calls_
 
   std::mutex mutex_;           // guards what follows, for moments only: the job's thread looks at it
   ncclComm_t comm_ = nullptr;  // changed with calls_ held, too

@@ -129,7 +129,7 @@ class CompressedFile::Gzip final : public Reader {
   }
 
  private:
-  /// Begins the member behind one that has ended. Returns false for zeros that fill up a tape's block.
+  /// Begins the member after one that has ended. Returns false for zeros that fill up a tape's block.
   bool begin_member(std::string_view bytes) {
     if (bytes.front() == '\0') {
       take(std::min(bytes.find_first_not_of('\0'), bytes.size()));

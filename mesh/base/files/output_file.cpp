@@ -140,7 +140,7 @@ void OutputFile::discard() noexcept {
   ::close(std::exchange(descriptor_, -1));
 }
 
-void write_whole(const std::filesystem::path& path, const std::string& text) {
+void write_atomically(const std::filesystem::path& path, const std::string& text) {
   OutputFile file(path);
   file.append(text.data(), text.size());
   file.finish();

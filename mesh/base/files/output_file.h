@@ -64,7 +64,7 @@ class OutputFile {
 };
 
 /// Writes `text` as the file `path`. Throws as OutputFile does.
-void write_whole(const std::filesystem::path& path, const std::string& text);
+void write_atomically(const std::filesystem::path& path, const std::string& text);
 
 /// Throws std::runtime_error unless `path` is a file of `bytes` bytes.
 void expect_file(const std::filesystem::path& path, size_t bytes);

@@ -22,7 +22,7 @@ class Tables {
       parts_.emplace(d.code_point, d);
       if (!d.composed) changing_[d.code_point] = true;
       if (!d.composed || d.second == 0) continue;
-      wholes_.emplace(uint64_t{d.first} << 32 | d.second, d.code_point);
+      composed_.emplace(uint64_t{d.first} << 32 | d.second, d.code_point);
       changing_[d.second] = true;
     }
     const std::span<const uint32_t> compatible = compatibility_decompositions();
@@ -68,8 +68,8 @@ class Tables {
         second - kTrailing - 1 < kTrailings - 1) {
       return first + (second - kTrailing);
     }
-    const auto found = wholes_.find(uint64_t{first} << 32 | second);
-    return found == wholes_.end() ? 0 : found->second;
+    const auto found = composed_.find(uint64_t{first} << 32 | second);
+    return found == composed_.end() ? 0 : found->second;
   }
 
  private:
@@ -77,7 +77,7 @@ class Tables {
   std::unique_ptr<bool[]> changing_;
   std::unordered_map<uint32_t, Decomposition> parts_;
   std::unordered_map<uint32_t, std::span<const uint32_t>> compatible_;
-  std::unordered_map<uint64_t, uint32_t> wholes_;
+  std::unordered_map<uint64_t, uint32_t> composed_;
 };
 
 const Tables& tables() {
@@ -104,10 +104,10 @@ void compose(std::vector<uint32_t>& points) {
   int last = -1;  // the class of the character between the starter and this one
   for (const uint32_t c : points) {
     const int combining = tables().combining(c);
-    const uint32_t whole =
+    const uint32_t full =
         starter != kNone && (last < combining || last == -1) ? tables().compose(points[starter], c) : 0;
-    if (whole != 0) {
-      points[starter] = whole;
+    if (full != 0) {
+      points[starter] = full;
       continue;
     }
     if (combining == 0) {

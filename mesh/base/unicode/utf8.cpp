@@ -7,7 +7,7 @@ namespace {
 
 struct Part {
   size_t bytes = 1;
-  bool whole = false;
+  bool full = false;
 };
 
 // Returns the character at the beginning of `text`, or the maximal part of one, at least a byte.
@@ -40,7 +40,7 @@ size_t valid_utf8(std::string_view text) {
       }
     }
     const Part part = character(text.substr(at));
-    if (!part.whole) return at;
+    if (!part.full) return at;
     at += part.bytes;
   }
   return at;

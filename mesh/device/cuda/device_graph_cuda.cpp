@@ -26,14 +26,14 @@ c10::MempoolId_t fresh_pool() {
 }
 
 /// A guard under which recording threads allocate from the pool.
-class FromPool {
+class PoolGuard {
  public:
-  FromPool(c10::DeviceIndex gpu, c10::MempoolId_t pool) : gpu_(gpu), pool_(pool) {
+  PoolGuard(c10::DeviceIndex gpu, c10::MempoolId_t pool) : gpu_(gpu), pool_(pool) {
     allocator::beginAllocateToPool(gpu, pool, is_captured);
   }
-  ~FromPool() { allocator::endAllocateToPool(gpu_, pool_); }
-  FromPool(const FromPool&) = delete;
-  FromPool& operator=(const FromPool&) = delete;
+  ~PoolGuard() { allocator::endAllocateToPool(gpu_, pool_); }
+  PoolGuard(const PoolGuard&) = delete;
+  PoolGuard& operator=(const PoolGuard&) = delete;
 
  private:
   c10::DeviceIndex gpu_;
@@ -62,7 +62,7 @@ class Graph final : public DeviceGraph {
     allocator::emptyCache();  // the graph will have memory of its own for what used it so far
     cudaGraph_t graph = nullptr;
     {
-      const FromPool from_pool(gpu_, pool_);
+      const PoolGuard from_pool(gpu_, pool_);
       has_pool_ = true;
       check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
       try {

@@ -130,7 +130,7 @@ __device__ __forceinline__ float max_of_lanes(float value) {
   return value;
 }
 
-/// Sums over the threads of a row, threadIdx.x, in a fixed order: either they are whole warps and blockDim.y is 1, or
+/// Sums over the threads of a row, threadIdx.x, in a fixed order: either they are full warps and blockDim.y is 1, or
 /// they are part of one warp and a power of two. Every thread of the block takes part in each sum and gets it.
 class RowSum {
  public:

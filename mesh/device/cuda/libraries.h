@@ -5,7 +5,7 @@
 
 namespace meshtrain {
 
-// The shared libraries that device: cuda opens besides the plug-in. All of them are opened for the whole process
+// The shared libraries that device: cuda opens besides the plug-in. All of them are opened for the complete process
 // (RTLD_GLOBAL) and never closed. Errors are CudaUnavailable.
 
 /// Returns the folder of LibTorch's libraries in this process, ".../torch/lib".

@@ -35,9 +35,9 @@ inline void check_alike(const char* name, const at::Tensor& tensor, std::initial
 }
 
 /// A guard that makes the device of `tensor` the current one while it lives; kernels run on its current stream.
-class OnDevice {
+class TensorDeviceGuard {
  public:
-  explicit OnDevice(const at::Tensor& tensor) : guard_(tensor.device()) {}
+  explicit TensorDeviceGuard(const at::Tensor& tensor) : guard_(tensor.device()) {}
   cudaStream_t stream() const { return c10::cuda::getCurrentCUDAStream().stream(); }
 
  private:

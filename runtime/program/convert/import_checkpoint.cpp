@@ -122,8 +122,8 @@ ImportedCheckpoint import_checkpoint(const fs::path& hf, const Recipe& recipe, c
   const fs::path partial = checkpoints.partial(0, attempt);
   checkpoints.begin(0, attempt);
   try {
-    write_whole(partial / "manifest.json",
-                manifest_text(head, {write_pieces(partial, source, tensors, recipe.model.shape)}));
+    write_atomically(partial / "manifest.json",
+                     manifest_text(head, {write_pieces(partial, source, tensors, recipe.model.shape)}));
     checkpoints.complete(0, attempt);
   } catch (...) {
     std::error_code error;

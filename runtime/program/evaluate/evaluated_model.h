@@ -6,8 +6,8 @@
 
 #include "mesh/device_mesh.h"
 #include "runtime/program/generate/model_source.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/training/transformer/transformer_part.h"
 
 namespace meshtrain {

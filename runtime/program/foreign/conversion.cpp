@@ -167,7 +167,7 @@ void Conversion::ignore_all(const std::string& paths, const std::string& prefix)
 }
 
 void Conversion::need(const std::string& key, const std::string& what) {
-  const bool is_listed = std::ranges::find(needed_, key, &Needed::key) != needed_.end();
+  const bool is_listed = std::ranges::find(needed_, key, &NeededKey::key) != needed_.end();
   if (!is_set(key) && !is_listed) needed_.push_back({key, what});
 }
 

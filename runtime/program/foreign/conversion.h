@@ -75,7 +75,7 @@ class Conversion {
   struct Value {
     std::string text, comment;
   };
-  struct Needed {
+  struct NeededKey {
     std::string key, what;
   };
   const YamlValue* find(const std::string& path) const;
@@ -90,7 +90,7 @@ class Conversion {
   std::set<std::string> read_;
   mutable std::set<std::string> known_;       // the paths that were asked for, also absent ones
   std::vector<std::string> lost_, left_out_;  // settings not converted: those that change numbers; others
-  std::vector<Needed> needed_;
+  std::vector<NeededKey> needed_;
 };
 
 }  // namespace meshtrain

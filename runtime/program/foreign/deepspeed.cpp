@@ -150,7 +150,7 @@ void take_deepspeed_zero(Conversion& from) {
   if (!from.is_set("parallel.fsdp.offload.path") && from.is_set("parallel.fsdp.offload.to") && !to_host) {
     from.need("parallel.fsdp.offload.path", "the folder of the ranks' files");
   }
-  // Buckets and thresholds: units are gathered and reduced whole.
+  // Buckets and thresholds: units are gathered and reduced in full.
   from.ignore_all(
       "cpu_offload offload_optimizer offload_param allgather_partitions allgather_bucket_size overlap_comm "
       "reduce_scatter reduce_bucket_size contiguous_gradients sub_group_size stage3_max_live_parameters "

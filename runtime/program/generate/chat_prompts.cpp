@@ -90,16 +90,16 @@ void for_each_element(std::string_view text, const std::function<void(std::strin
 /// Returns the prompts of one JSON value: an array of them, or one.
 std::vector<Prompt> prompts_of_json(std::string_view text, const std::string& file, const ChatPromptOptions& options) {
   const size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  json whole;
+  json full;
   try {
-    whole = json::parse(text);
+    full = json::parse(text);
   } catch (const json::exception& error) {
     const auto* const parsing = dynamic_cast<const json::parse_error*>(&error);
     throw InputError(file + ":" + std::to_string(line_of(text, parsing == nullptr ? 0 : parsing->byte)) +
                      ": not valid JSON; if each of its lines is a JSON object, call the file *.jsonl");
   }
   const auto location = [&](size_t at) { return file + ":" + std::to_string(line_of(text, at)); };
-  const bool is_one = !whole.is_array() || (!whole.empty() && whole[0].is_object() && whole[0].contains("role"));
+  const bool is_one = !full.is_array() || (!full.empty() && full[0].is_object() && full[0].contains("role"));
   if (is_one) return {chat_prompt(text.substr(first), location(first), options)};
   std::vector<Prompt> prompts;
   for_each_element(text, [&](std::string_view element, size_t at) {
@@ -129,7 +129,7 @@ Prompt render_prompt(const Prompt& prompt, const ChatTemplate& chat, const Token
   if (!prompt.conversation) return prompt;
   try {
     const Conversation conversation =
-        options.system == nullptr ? *prompt.conversation : behind_system(*prompt.conversation, *options.system);
+        options.system == nullptr ? *prompt.conversation : after_system(*prompt.conversation, *options.system);
     const bool continues = options.continues_assistant && ends_with_assistant(conversation);
     const auto tokenize = continues ? tokenize_unfinished : tokenize_prompt;
     return {"", tokenize(chat, tokenizer, conversation), false};

@@ -22,7 +22,7 @@ struct ChatPromptOptions {
 /// conversation that ends with the assistant, unless that message is to be continued.
 std::vector<Prompt> read_chat_prompts(const std::filesystem::path& file, const ChatPromptOptions& options);
 
-/// Returns `prompt` as the tokens that `chat` makes of it, with the generation prompt behind them unless the
+/// Returns `prompt` as the tokens that `chat` makes of it, with the generation prompt after them unless the
 /// assistant's last message is continued; one of tokens as it is. Throws InputError, which names the conversation's
 /// location, when the template refuses it, or when it has a message of the system beside `options.system`.
 Prompt render_prompt(const Prompt& prompt, const ChatTemplate& chat, const Tokenizer& tokenizer,

@@ -30,13 +30,13 @@ int64_t choose(const VocabularyLogits& logits, const GenerateOptions& options, c
   const SamplingOptions& sampling = options.sampling;
   const uint64_t position = text.size();
   if (sampling.temperature == 0 && !options.rules.any()) {
-    const VocabularyLogits::Largest largest = logits.largest();
+    const VocabularyLogits::LargestLogit largest = logits.largest();
     check_finite(largest.value, position);
     return largest.id;
   }
-  const at::Tensor whole = logits.whole();
-  check_finite(whole.max().item().toDouble(), position);
-  std::vector<double> scores = values_of(whole);
+  const at::Tensor full = logits.full();
+  check_finite(full.max().item().toDouble(), position);
+  std::vector<double> scores = values_of(full);
   apply(options.rules, text, static_cast<int64_t>(prompt), options.stop, scores);
   const auto largest = std::max_element(scores.begin(), scores.end());
   if (std::isinf(*largest)) {
@@ -60,10 +60,10 @@ VocabularyLogits prefill(LanguageModel& model, const std::vector<int64_t>& promp
 
 }  // namespace
 
-Generated generate(LanguageModel& model, const std::vector<int64_t>& prompt, uint64_t sequence,
-                   const GenerateOptions& options, const std::function<void(int64_t)>& on_token) {
+GenerationResult generate(LanguageModel& model, const std::vector<int64_t>& prompt, uint64_t sequence,
+                          const GenerateOptions& options, const std::function<void(int64_t)>& on_token) {
   KeyValueCache cache = model.make_cache(static_cast<int64_t>(prompt.size()) + options.max_tokens - 1);
-  Generated result;
+  GenerationResult result;
   std::vector<int64_t> text = prompt;
   const auto take = [&](const VocabularyLogits& logits) {
     const int64_t token = choose(logits, options, text, prompt.size(), sequence);

@@ -22,7 +22,7 @@ struct GenerateOptions {
 
 enum class TextEnd { Length, Token, Text };  ///< max_tokens, a token of `stop`, ends_text
 
-struct Generated {
+struct GenerationResult {
   std::vector<int64_t> tokens;  ///< tokens chosen, including one of `stop` as the last
   TextEnd end = TextEnd::Length;
   double prefill_seconds = 0;  ///< until the first token is chosen
@@ -35,7 +35,7 @@ struct Generated {
 ///
 /// Every tp rank must call it, with the same arguments, and gets the same tokens. Throws AgreedError when logits are
 /// not finite, and when the rules exclude every token.
-Generated generate(LanguageModel& model, const std::vector<int64_t>& prompt, uint64_t sequence,
-                   const GenerateOptions& options, const std::function<void(int64_t)>& on_token = {});
+GenerationResult generate(LanguageModel& model, const std::vector<int64_t>& prompt, uint64_t sequence,
+                          const GenerateOptions& options, const std::function<void(int64_t)>& on_token = {});
 
 }  // namespace meshtrain

@@ -84,9 +84,11 @@ const std::set<std::string>& without_effect() {
 }
 
 /// A reader of one file, which notes what it finds.
-class Reading {
+class GenerationConfigReader {
  public:
-  Reading(const fs::path& file, int64_t vocab_size) : reader_(file), vocab_size_(vocab_size) { config_.file = file; }
+  GenerationConfigReader(const fs::path& file, int64_t vocab_size) : reader_(file), vocab_size_(vocab_size) {
+    config_.file = file;
+  }
 
   GenerationConfig config(bool all_keys) {
     read_sampling();
@@ -217,7 +219,8 @@ GenerationConfig read_generation_config(const fs::path& folder, int64_t vocab_si
   for (const char* name : {"generation_config.json", "config.json"}) {
     std::error_code unreadable;
     if (folder.empty() || !fs::exists(folder / name, unreadable)) continue;
-    return Reading(folder / name, vocab_size).config(/*all_keys=*/name == std::string("generation_config.json"));
+    return GenerationConfigReader(folder / name, vocab_size)
+        .config(/*all_keys=*/name == std::string("generation_config.json"));
   }
   return {};
 }

@@ -37,7 +37,7 @@ VocabularyLogits LanguageModel::next(const std::vector<int64_t>& ids, KeyValueCa
   const int64_t count = static_cast<int64_t>(ids.size());
   const at::Tensor positions = at::arange(cache.length(), cache.length() + count);
   const at::ScalarType dtype = options_.dtype().toScalarType();
-  const Sequence sequence{SequenceLayout::whole(count),
+  const Sequence sequence{SequenceLayout::unsharded(count),
                           make_rotary(shape_, positions, dtype, options_.device(), cache.capacity()),
                           make_local_rotary(shape_, positions, dtype, options_.device()), &cache};
   return model_->next_logits(at::tensor(ids, at::kLong).to(options_.device()), sequence);

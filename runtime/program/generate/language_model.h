@@ -23,7 +23,7 @@ class LanguageModel {
   KeyValueCache make_cache(int64_t capacity) const;
 
   /// Runs `ids`, one or more, which follow the positions in `cache`, through the model. Returns the logits of the token
-  /// behind the last of them. Every tp rank must call it, with the same ids.
+  /// after the last of them. Every tp rank must call it, with the same ids.
   VocabularyLogits next(const std::vector<int64_t>& ids, KeyValueCache& cache);
 
   const ModelShape& shape() const { return shape_; }

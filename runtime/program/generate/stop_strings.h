@@ -9,7 +9,7 @@
 namespace meshtrain {
 
 /// A search for strings that end a text, as its tokens come. As in transformers a string may begin in the prompt or
-/// within a token, and end within the last token, whose text stays whole; special tokens have their text.
+/// within a token, and end within the last token, whose text stays complete; special tokens have their text.
 class StopStrings {
  public:
   /// `strings`: one or more, none of them empty. `prompt`: the tokens before the first added one. `tokenizer` must

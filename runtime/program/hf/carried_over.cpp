@@ -125,7 +125,7 @@ void copy_carried(const CarriedOver& carried, const fs::path& folder) {
     for (const std::string& name : tokenizer_files(carried.tokenizer)) carry(carried.tokenizer / name, folder / name);
   }
   if (const fs::path source = generation_config(carried); !source.empty()) return carry(source, folder / kGeneration);
-  if (const auto made = made_generation_config(carried)) write_whole(folder / kGeneration, *made);
+  if (const auto made = made_generation_config(carried)) write_atomically(folder / kGeneration, *made);
 }
 
 std::string describe(const CarriedOver& carried) {

@@ -39,7 +39,7 @@ constexpr std::array<std::string_view, 72> kHarmless = {
     "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty",
     "suppress_tokens", "begin_suppress_tokens", "cache_implementation", "generation_config"};
 
-struct Only {
+struct AllowedValues {
   const char* key;
   std::vector<json> values;  // allowed; so are null and an absent key
   const char* reason;
@@ -79,7 +79,7 @@ void check_auto_map(ConfigReader& config, const Family& family) {
 
 // Checks the keys that leave the numbers unchanged at one value, and change them at others.
 void check_fixed_values(ConfigReader& config) {
-  static const std::vector<Only> fixed = {
+  static const std::vector<AllowedValues> fixed = {
       {"activation", {"swiglu"}, "which transformers does not read"},
       {"attention_dropout", {0}, "dropout is not available"},
       {"hidden_dropout", {0}, "dropout is not available"},
@@ -98,12 +98,12 @@ void check_fixed_values(ConfigReader& config) {
       {"cross_attention_hidden_size", {}, "only decoders are available"},
       {"tie_encoder_decoder", {false}, "only decoders are available"},
   };
-  for (const Only& only : fixed) {
-    config.ignore(only.key);
-    if (!config.has(only.key)) continue;
-    const json& found = config.value(only.key);
-    if (std::find(only.values.begin(), only.values.end(), found) == only.values.end()) {
-      config.fail(only.key, "is " + shown(found) + ": " + only.reason);
+  for (const AllowedValues& allowed : fixed) {
+    config.ignore(allowed.key);
+    if (!config.has(allowed.key)) continue;
+    const json& found = config.value(allowed.key);
+    if (std::find(allowed.values.begin(), allowed.values.end(), found) == allowed.values.end()) {
+      config.fail(allowed.key, "is " + shown(found) + ": " + allowed.reason);
     }
   }
 }

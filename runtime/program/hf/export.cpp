@@ -39,7 +39,7 @@ FolderWriter::FolderWriter(const fs::path& folder, const ModelShape& shape, cons
   const std::string config = write_config_json(shape, torch_name(tensors.front().dtype), further_keys(carried));
   folder_.begin();
   try {
-    write_whole(folder_.partial() / "config.json", config);
+    write_atomically(folder_.partial() / "config.json", config);
     copy_carried(carried, folder_.partial());
   } catch (...) {
     folder_.discard();
@@ -91,9 +91,9 @@ void FolderWriter::write(const std::string& name, const at::Tensor& tensor) {
     all.push_back(part);
   }
   if (rows < stored.shape[0]) return;
-  const at::Tensor whole = at::cat(all);
+  const at::Tensor full = at::cat(all);
   waiting_.erase(stored.name);
-  write_stored(stored.name, whole);
+  write_stored(stored.name, full);
 }
 
 void FolderWriter::write_stored(const std::string& name, const at::Tensor& tensor) {
@@ -124,7 +124,7 @@ void FolderWriter::write_index() {
   nlohmann::ordered_json index;
   index["metadata"]["total_size"] = total_bytes_;
   for (const auto& [name, part] : part_of_) index["weight_map"][name] = parts_[part].file_name;
-  write_whole(folder_.partial() / "model.safetensors.index.json", index.dump(2) + "\n");
+  write_atomically(folder_.partial() / "model.safetensors.index.json", index.dump(2) + "\n");
 }
 
 }  // namespace meshtrain

@@ -30,18 +30,18 @@ int first_holder(const ParameterGroup& group, const Group& world) {
   return static_cast<int>(found - world.ranks().begin());
 }
 
-/// A tensor's turn in the order of writing.
-struct Turn {
+/// The key by which tensors are ordered for writing.
+struct OrderKey {
   int64_t holder;    ///< the rank that has it
   int64_t position;  ///< in the order in which the holder gathers its tensors
   size_t number;     ///< the parameter's in the index
 
-  auto operator<=>(const Turn&) const = default;
+  auto operator<=>(const OrderKey&) const = default;
 };
 
-/// Returns the turns of all parameters in order, the same on every rank of `world`. Collective.
-std::vector<Turn> make_turns(const ParameterIndex& index, const std::vector<ParameterGroup>& groups,
-                             const Group& world) {
+/// Returns the keys of all parameters in order, the same on every rank of `world`. Collective.
+std::vector<OrderKey> writing_order(const ParameterIndex& index, const std::vector<ParameterGroup>& groups,
+                                    const Group& world) {
   const auto count = static_cast<int64_t>(index.size());
   at::Tensor codes = at::zeros({count}, at::kLong);  // larger for lower ranks, then for earlier positions
   int64_t position = 0;
@@ -55,25 +55,25 @@ std::vector<Turn> make_turns(const ParameterIndex& index, const std::vector<Para
     }
   }
   world.all_reduce(codes, Reduce::Max).wait();
-  std::vector<Turn> turns;
+  std::vector<OrderKey> order;
   for (size_t number = 0; number < index.size(); ++number) {
     const int64_t code = codes.const_data_ptr<int64_t>()[number];
     if (code == 0) throw AgreedError("no rank holds " + index[number].name + ", which the model declares");
-    turns.push_back({world.size() - code / (count + 1), count - code % (count + 1), number});
+    order.push_back({world.size() - code / (count + 1), count - code % (count + 1), number});
   }
-  std::ranges::sort(turns);
-  return turns;
+  std::ranges::sort(order);
+  return order;
 }
 
-/// Sends rank `holder`'s `whole` to rank 0. Returns the tensor in `shape` on rank 0, and this rank's `whole` on the
-/// others. Every rank of `world` must call it, with a `whole` of the same dtype and device.
-at::Tensor hand_over(const at::Tensor& whole, const std::vector<int64_t>& shape, int64_t holder, const Group& world) {
+/// Sends rank `holder`'s `full` to rank 0. Returns the tensor in `shape` on rank 0, and this rank's `full` on the
+/// others. Every rank of `world` must call it, with a `full` of the same dtype and device.
+at::Tensor hand_over(const at::Tensor& full, const std::vector<int64_t>& shape, int64_t holder, const Group& world) {
   std::vector<int64_t> sent(static_cast<size_t>(world.size()), 0), received = sent;
-  if (world.rank() == holder) sent[0] = whole.numel();
+  if (world.rank() == holder) sent[0] = full.numel();
   if (world.rank() == 0) received[static_cast<size_t>(holder)] = c10::multiply_integers(shape);
-  at::Tensor arrived = at::empty({received[static_cast<size_t>(holder)]}, whole.options());
-  world.all_to_all(arrived, received, whole.reshape(-1).narrow(0, 0, sent[0]), sent).wait();
-  return world.rank() == 0 ? arrived.view(shape) : whole;
+  at::Tensor arrived = at::empty({received[static_cast<size_t>(holder)]}, full.options());
+  world.all_to_all(arrived, received, full.reshape(-1).narrow(0, 0, sent[0]), sent).wait();
+  return world.rank() == 0 ? arrived.view(shape) : full;
 }
 
 }  // namespace
@@ -91,28 +91,28 @@ std::string export_model(const ParameterIndex& index, const std::vector<Paramete
     writer.emplace(folder, shape, carried, entries);
   });
   const Group world = mesh.world().with_purpose("export");
-  const std::vector<Turn> turns = make_turns(index, groups, world);
-  auto turn = turns.begin();
-  const auto write = [&](at::Tensor whole) {  // ignored on ranks that do not hold it
-    const ParameterIndex::Entry& entry = index[turn->number];
-    if (turn->holder != 0) whole = hand_over(whole.to(entry.dtype), entry.global_shape, turn->holder, world);
+  const std::vector<OrderKey> order = writing_order(index, groups, world);
+  auto next = order.begin();
+  const auto write = [&](at::Tensor full) {  // ignored on ranks that do not hold it
+    const ParameterIndex::Entry& entry = index[next->number];
+    if (next->holder != 0) full = hand_over(full.to(entry.dtype), entry.global_shape, next->holder, world);
     agree(mesh.world(), [&] {
-      if (writer) writer->write(entry.name, whole.contiguous());
+      if (writer) writer->write(entry.name, full.contiguous());
     });
-    ++turn;
+    ++next;
   };
   const at::Tensor nothing = at::empty({0}, groups.at(0).fsdp->units().at(0).parameters().at(0)->tensor.options());
-  while (turn != turns.end()) {
-    const int64_t holder = turn->holder;
-    const auto is_next = [&] { return turn != turns.end() && turn->holder == holder; };
+  while (next != order.end()) {
+    const int64_t holder = next->holder;
+    const auto is_next = [&] { return next != order.end() && next->holder == holder; };
     for (const ParameterGroup& group : groups) {
       if (first_holder(group, world) != holder) continue;
       const Group parts = group.replicas.parts().with_purpose("export");
       group.fsdp->visit_values([&](const Unit& unit) {
         for (const Parameter* parameter : unit.parameters()) {
-          const at::Tensor whole = gather(*parameter, parts);
-          if (is_next() && index[turn->number].name == parameter->name)
-            write(whole);  // else a lower rank has written it
+          const at::Tensor full = gather(*parameter, parts);
+          if (is_next() && index[next->number].name == parameter->name)
+            write(full);  // else a lower rank has written it
         }
       });
     }

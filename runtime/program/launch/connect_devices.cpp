@@ -55,17 +55,17 @@ std::string missing_gpu(const Claim& claim, const Group& world) {
   return broadcast_text(world, missing);
 }
 
-Computing on_cpus(const Group& world, const std::string& reason = "") {
-  Computing computing{at::kCPU, world, "cpu"};
-  if (!reason.empty() && is_cuda_driver_there()) computing.fallback = "device: auto is the CPU here, as " + reason;
-  return computing;
+DeviceContext on_cpus(const Group& world, const std::string& reason = "") {
+  DeviceContext device_context{at::kCPU, world, "cpu"};
+  if (!reason.empty() && is_cuda_driver_there()) device_context.fallback = "device: auto is the CPU here, as " + reason;
+  return device_context;
 }
 
-Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const Group& world) {
+DeviceContext on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const Group& world) {
   agree(world, [&] { gpu.plugin->use(gpu.number); });
-  FlightRecorder::own().when_placed([plugin = gpu.plugin](const char* place) { plugin->show_range(place); });
-  Computing computing;
-  computing.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
+  FlightRecorder::own().on_work([plugin = gpu.plugin](const char* work) { plugin->show_range(work); });
+  DeviceContext device_context;
+  device_context.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
   std::shared_ptr<Backend> backend;
   if (nccl) {
     backend = connect_nccl(world.backend(), {.user_buffers = request.nccl_buffers, .two_queues = request.two_queues});
@@ -74,21 +74,21 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const
   } else {
     backend = staged(world.backend());
   }
-  computing.world = Group(backend, world.name(), world.ranks(), world.coordinate_text());
-  computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
-  if (nccl || world.size() == 1) computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
-  computing.peak = [gpu] { return gpu.plugin->peak(gpu.number); };
-  computing.free_memory = [gpu] { return gpu.plugin->free_memory() / gpu.num_sharers; };
+  device_context.world = Group(backend, world.name(), world.ranks(), world.coordinate_text());
+  device_context.description = "cuda, " + gpu.plugin->describe(gpu.number);
+  if (nccl || world.size() == 1) device_context.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
+  device_context.peak = [gpu] { return gpu.plugin->peak(gpu.number); };
+  device_context.free_memory = [gpu] { return gpu.plugin->free_memory() / gpu.num_sharers; };
   if (world.size() > 1) {
-    computing.description += " on the first of " + std::to_string(world.size()) + " ranks, through " +
-                             (nccl ? "nccl" : "host memory and mpi");
+    device_context.description += " on the first of " + std::to_string(world.size()) + " ranks, through " +
+                                  (nccl ? "nccl" : "host memory and mpi");
   }
-  return computing;
+  return device_context;
 }
 
 }  // namespace
 
-Computing connect_devices(const DeviceRequest& request, const Group& world) {
+DeviceContext connect_devices(const DeviceRequest& request, const Group& world) {
   using Kind = DeviceRequest::Kind;
   using Transport = DeviceRequest::Transport;
   const bool needs_nccl = request.transport == Transport::Nccl, needs_gpu = request.kind == Kind::Cuda || needs_nccl;

@@ -31,7 +31,7 @@ struct DeviceRequest {
 };
 
 /// The device that a process computes on, and what belongs to it.
-struct Computing {
+struct DeviceContext {
   at::Device device = at::kCPU;
   Group world;              ///< the same ranks, with collectives for tensors of the device too
   std::string description;  ///< "cuda, NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB on the first of 4 ranks, through nccl"
@@ -48,6 +48,6 @@ struct Computing {
 /// own, else host memory and MPI. auto is cuda where each rank has a GPU of its own, else cpu, and `fallback` says why;
 /// it looks for a driver before it opens anything. Every rank calls it with the same request. Throws InputError, the
 /// same on all ranks, one line, when the request cannot be met.
-Computing connect_devices(const DeviceRequest& request, const Group& world);
+DeviceContext connect_devices(const DeviceRequest& request, const Group& world);
 
 }  // namespace meshtrain

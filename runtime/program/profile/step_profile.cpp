@@ -84,7 +84,7 @@ void StepProfile::begin_step(int64_t step) {
 
 void StepProfile::end_step(int64_t step) {
   if (!runs_ || steps_.empty()) return;
-  FlightRecorder::own().set_place("");  // slices of a track lie within each other
+  FlightRecorder::own().set_work("");  // slices of a track lie within each other
   steps_.back().ended = Clock::now();
   if (step + 1 >= options_.from + options_.steps) write();
 }
@@ -106,7 +106,7 @@ void StepProfile::write() {
     const auto result = kineto::disableProfiler();
     make_folders(folder_);
     result->save(raw.string());
-    write_whole(file, with_tracks(content_of(raw), tracks));
+    write_atomically(file, with_tracks(content_of(raw), tracks));
   } catch (const std::exception& error) {
     warn_("train.profile: " + name_ + " cannot write its trace: " + message_of(error));
   }

@@ -20,12 +20,12 @@ constexpr int64_t kFirstTrack = 1'000'000'000, kTracksOfARank = 100;
 // The same for the numbers of arrows between operators: viewers join the ends that have one number.
 constexpr int64_t kArrowsOfARank = 1'000'000'000;
 
-int64_t whole_number_behind(const std::string& text, std::string_view key) {
+int64_t whole_number_after(const std::string& text, std::string_view key) {
   const size_t found = text.find(key);
   int64_t number = 0;
   if (found == std::string::npos) throw std::runtime_error("the trace has no " + std::string(key));
   const size_t begin = text.find_first_of("-0123456789", found + key.size());
-  if (begin == std::string::npos) throw std::runtime_error("the trace has no number behind " + std::string(key));
+  if (begin == std::string::npos) throw std::runtime_error("the trace has no number after " + std::string(key));
   std::from_chars(text.data() + begin, text.data() + text.size(), number);
   return number;
 }
@@ -117,11 +117,11 @@ class TrackWriter {
       add_slice(track, "step", "step " + std::to_string(step.step), step.begun, step.ended);
     }
     if (tracks_.steps.empty()) return;
-    for (const PlacedWork& work : tracks_.flights.works) {
+    for (const TracedWork& work : tracks_.flights.works) {
       // One that was going on at the begin or the end of the trace lies partly outside of it.
       const auto begin = std::max(work.begun, tracks_.steps.front().begun);
       const auto end = std::min(work.ended, tracks_.steps.back().ended);
-      if (begin < end) add_slice(track, "work", work.place.text(), begin, end);
+      if (begin < end) add_slice(track, "work", work.name.text(), begin, end);
     }
   }
 
@@ -149,7 +149,7 @@ class TrackWriter {
                  {"purpose", flight.purpose.text()},
                  {"bytes", flight.bytes},
                  {"number in group", flight.in_group},
-                 {"place", flight.place.text()},
+                 {"place", flight.work.text()},
                  {"ranks", ranks},
                  {"issued before start, us",
                   std::chrono::duration<double, std::micro>(flight.started - flight.issued).count()},
@@ -174,10 +174,10 @@ int64_t clock_zero() {
   return duration_cast<nanoseconds>(wall.time_since_epoch()).count() - duration_cast<nanoseconds>(steady).count();
 }
 
-// The events are put behind the last one: a trace of a large model has a gigabyte as a tree of values.
+// The events are put after the last one: a trace of a large model has a gigabyte as a tree of values.
 std::string with_tracks(std::string kineto, const TraceTracks& tracks) {
-  const int64_t base = whole_number_behind(kineto, "\"baseTimeNanoseconds\":");
-  const int64_t process = whole_number_behind(kineto, "\"pid\":");
+  const int64_t base = whole_number_after(kineto, "\"baseTimeNanoseconds\":");
+  const int64_t process = whole_number_after(kineto, "\"pid\":");
   if (tracks.rank > 0) kineto = with_own_arrows(kineto, tracks.rank);
   const size_t last = kineto.rfind("\"Record Window End\"");
   const size_t end = last == std::string::npos ? last : kineto.find('}', last);

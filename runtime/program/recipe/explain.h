@@ -6,7 +6,7 @@ namespace meshtrain {
 
 /// Returns what is known of the key at `path` of a recipe, in lines: its kind, default, words and bounds, and the text
 /// of docs/recipe.md. Of a map also the keys in it. `path` may leave out its beginning and may name an entry of a list,
-/// as in --set. A word of another system that is one key here is explained as that key, behind a line that says so.
+/// as in --set. A word of another system that is one key here is explained as that key, after a line that says so.
 /// Throws InputError for another unknown key, with those that may have been meant.
 std::string explain_key(const std::string& path);
 

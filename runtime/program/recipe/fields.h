@@ -314,7 +314,7 @@ void fields(Archive& archive, OptimizerOptions& optimizer) {
   archive.field("weight_decay", optimizer.weight_decay, {.least = 0});
   archive.when_reading([&](Reader&) { optimizer.momentum = is_muon ? 0.95 : 0; });
   archive.field("momentum", optimizer.momentum, {.least = 0, .below = 1});
-  word_field(archive, "decay", optimizer.decay, {{"all", Decayed::All}, {"matrices", Decayed::Matrices}});
+  word_field(archive, "decay", optimizer.decay, {{"all", DecayScope::All}, {"matrices", DecayScope::Matrices}});
   word_field(archive, "state_dtype", optimizer.state_dtype, {{"auto", std::nullopt}, {"fp32", at::kFloat}});
   archive.map("muon", [&](Archive& inner) {
     const std::string refused = is_muon ? "" : "belongs to optimizer.name muon, not " + optimizer.name;

@@ -8,7 +8,7 @@
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/recipe/context.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/yaml/scalar_text.h"
 #include "runtime/training/optimizer/optimizer.h"
@@ -102,11 +102,11 @@ void check_batch(const TrainRecipe& train, int64_t dp) {
                                              ": change train.global_batch, train.micro_batch or the mesh");
 }
 
-void check_sequence(const Recipe& recipe, const RunPlan& plan) {
-  const MeshLayout& layout = plan.layout;
+void check_sequence(const Recipe& recipe, const Decisions& decisions) {
+  const MeshLayout& layout = decisions.layout;
   const int64_t length = recipe.train.sequence_length, tp = layout.size(kTensorAxis), cp = layout.size(kContextAxis);
-  check_heads(context_shape(recipe, layout), plan.context.algorithm);
-  const bool zigzag = plan.context.layout == SequenceLayout::Kind::ZigZag && cp > 1;
+  check_heads(context_shape(recipe, layout), decisions.context.algorithm);
+  const bool zigzag = decisions.context.layout == SequenceLayout::Kind::ZigZag && cp > 1;
   const int64_t chunks = zigzag ? 2 * cp : cp;
   if (length % chunks != 0) {
     throw InputError("train.sequence_length",
@@ -224,10 +224,10 @@ void check_values(const Recipe& recipe, const MeshLayout& layout) {
   check_profile(recipe.train, layout.size());
 }
 
-void check_choices(const Recipe& recipe, const RunPlan& plan) {
-  check_device(plan.device);
-  check_sharding(recipe, plan.sharding);
-  check_sequence(recipe, plan);
+void check_choices(const Recipe& recipe, const Decisions& decisions) {
+  check_device(decisions.device);
+  check_sharding(recipe, decisions.sharding);
+  check_sequence(recipe, decisions);
 }
 
 void check_tensor_parallel(const ModelShape& shape, int64_t tp) {

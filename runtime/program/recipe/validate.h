@@ -5,7 +5,7 @@
 
 namespace meshtrain {
 
-struct RunPlan;
+struct Decisions;
 
 /// Returns true when a source of samples, to train or to evaluate on, holds several documents in a sample.
 bool has_documents(const Recipe& recipe);
@@ -15,8 +15,8 @@ bool has_documents(const Recipe& recipe);
 /// Checks values of the recipe against each other and against the sizes in `layout`.
 void check_values(const Recipe& recipe, const MeshLayout& layout);
 
-/// Checks that the decisions of the plan are possible.
-void check_choices(const Recipe& recipe, const RunPlan& plan);
+/// Checks that the decisions are possible.
+void check_choices(const Recipe& recipe, const Decisions& decisions);
 
 /// Throws InputError with the key when `tp` tensor-parallel ranks cannot share a count of `shape` evenly.
 void check_tensor_parallel(const ModelShape& shape, int64_t tp);

@@ -26,8 +26,8 @@ bool read_name(std::string_view name, ListedCheckpoint& checkpoint) {
   if (!name.starts_with(kStepPrefix)) return false;
   name.remove_prefix(kStepPrefix.size());
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), checkpoint.step);
-  const bool is_whole = end == name.data() + name.size() || (checkpoint.abandoned && *end == '-');
-  return error == std::errc() && is_whole && checkpoint.step >= 0;
+  const bool is_full = end == name.data() + name.size() || (checkpoint.abandoned && *end == '-');
+  return error == std::errc() && is_full && checkpoint.step >= 0;
 }
 
 }  // namespace

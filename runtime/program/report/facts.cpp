@@ -153,10 +153,10 @@ int64_t num_interruptions(const RunRecord& run) {
 std::string time_text(double seconds) {
   constexpr double kYear10000 = 253402300800;
   if (!(seconds > 0) || seconds >= kYear10000) return "-";
-  const auto whole = static_cast<std::time_t>(seconds);
+  const auto full = static_cast<std::time_t>(seconds);
   std::tm time{};
   char text[32];
-  if (localtime_r(&whole, &time) == nullptr || std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &time) == 0) {
+  if (localtime_r(&full, &time) == nullptr || std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &time) == 0) {
     return "-";
   }
   return text;

@@ -113,12 +113,12 @@ json goodput_json(const Ledger& ledger) {
   return {{"parts", list_of(ledger.parts(), part_json)}, {"wall", ledger.wall_seconds()}};
 }
 
-json plan_json(const RunRecord& run) {
-  if (!run.planned) return nullptr;
-  const auto line_json = [](const PlanLine& line) {
+json forecast_json(const RunRecord& run) {
+  if (!run.forecast) return nullptr;
+  const auto line_json = [](const ForecastLine& line) {
     return json::array({line.label, line.planned, line.measured, line.difference});
   };
-  return {{"rank", run.planned->rank}, {"lines", list_of(compare(*run.planned, run.metrics), line_json)}};
+  return {{"rank", run.forecast->rank}, {"lines", list_of(compare(*run.forecast, run.metrics), line_json)}};
 }
 
 json start_json(const RunStart& start) {
@@ -167,7 +167,7 @@ json run_json(const RunRecord& run) {
                  {"problems", run.problems},
                  {"time", time_json(step_time(run.metrics))},
                  {"goodput", goodput_json(run.ledger)},
-                 {"plan", plan_json(run)},
+                 {"plan", forecast_json(run)},
                  {"starts", list_of(run.starts, start_json)},
                  {"skipped", skipped_json(run.metrics)},
                  {"checkpoints", checkpoints_json(run)},

@@ -16,11 +16,16 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostRanks = 1 << 20;
-constexpr int64_t kLargestText = 1 << 24;  // bytes of a recipe, a plan, a list of hosts
+constexpr int64_t kLargestText = 1 << 24;  // bytes of a recipe, decisions, a list of hosts
 
 bool has(const fs::path& file) {
   std::error_code unknown;
   return fs::exists(file, unknown);
+}
+
+/// Returns the file's path: `name` in `folder`, or `older`, its name in an older version, when only that exists.
+fs::path file_in(const fs::path& folder, const char* name, const char* older) {
+  return has(folder / name) || !has(folder / older) ? folder / name : folder / older;
 }
 
 /// Returns the text of a file; empty when it does not exist. Throws InputError when it cannot be read.
@@ -47,12 +52,12 @@ int64_t whole_number_of(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
 }
 
-/// Returns the axes of a plan: its keys mesh.AXIS. None when they make no mesh.
-std::vector<std::pair<std::string, int64_t>> mesh_of(const FlatKeys& plan) {
+/// Returns the axes in a decisions.yaml: its keys mesh.AXIS. None when they make no mesh.
+std::vector<std::pair<std::string, int64_t>> mesh_of(const FlatKeys& decisions) {
   constexpr std::string_view kBefore = "mesh.";
   std::vector<std::pair<std::string, int64_t>> mesh;
   int64_t num_ranks = 1;
-  for (const auto& [key, value] : plan) {
+  for (const auto& [key, value] : decisions) {
     if (!key.starts_with(kBefore)) continue;
     const int64_t size = whole_number_of(value);
     if (size == 0 || size > kMostRanks / num_ranks) throw InputError("mesh: " + value + " is not a size");
@@ -76,10 +81,10 @@ std::vector<std::string> hosts_of_file(const fs::path& file) {
   return hosts;
 }
 
-std::optional<PlannedStep> planned_step_of_file(const fs::path& file) {
+std::optional<ForecastRecord> forecast_of_file(const fs::path& file) {
   const std::string text = text_of_file(file);
   if (text.empty()) return std::nullopt;
-  return parse_planned_step(file.string(), text);
+  return parse_forecast(file.string(), text);
 }
 
 std::vector<std::string> files_in(const fs::path& folder) {
@@ -131,7 +136,7 @@ int64_t RunRecord::num_steps() const {
 
 RunReader::RunReader(fs::path folder)
     : metrics_(folder / "metrics.jsonl"),
-      log_(has(folder / "console.log") || !has(folder / "log.txt") ? folder / "console.log" : folder / "log.txt"),
+      log_(file_in(folder, "console.log", "log.txt")),
       events_(folder / "events.jsonl"),
       ledger_(folder / "goodput.jsonl") {
   std::error_code error;
@@ -196,9 +201,11 @@ bool RunReader::refresh() {
   });
   if (changed_) record.starts = starts_of(record.events, record.ledger);
   read_problems("recipe.yaml", [&] { replace(record.recipe, keys_of_file(record.folder / "recipe.yaml")); });
-  read_problems("plan.yaml", [&] { replace(record.mesh, mesh_of(keys_of_file(record.folder / "plan.yaml"))); });
+  const fs::path decisions_file = file_in(record.folder, "decisions.yaml", "plan.yaml");
+  const fs::path forecast_file = file_in(record.folder, "forecast.json", "plan.json");
+  read_problems(decisions_file.filename(), [&] { replace(record.mesh, mesh_of(keys_of_file(decisions_file))); });
   read_problems("hosts.json", [&] { replace(record.hosts, hosts_of_file(record.folder / "hosts.json")); });
-  read_problems("plan.json", [&] { replace(record.planned, planned_step_of_file(record.folder / "plan.json")); });
+  read_problems(forecast_file.filename(), [&] { replace(record.forecast, forecast_of_file(forecast_file)); });
   read_problems("checkpoints", [&] { replace(record.checkpoints, list_checkpoints(record.folder / "checkpoints")); });
   replace(record.flight, files_in(record.folder / "flight"));
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "runtime/program/report/checkpoint_list.h"
+#include "runtime/program/report/forecast_record.h"
 #include "runtime/program/report/ledger.h"
 #include "runtime/program/report/line_follower.h"
 #include "runtime/program/report/log_warnings.h"
 #include "runtime/program/report/metrics_reader.h"
-#include "runtime/program/report/planned_step.h"
 #include "runtime/program/report/run_events.h"
 #include "runtime/program/yaml/flat_keys.h"
 
@@ -30,7 +30,7 @@ struct RunRecord {
   FlatKeys recipe;                                    ///< as run; empty when unreadable
   std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first
   std::vector<std::string> hosts;                     ///< the host of each rank; empty when unknown
-  std::optional<PlannedStep> planned;                 ///< none for runs without a plan
+  std::optional<ForecastRecord> forecast;             ///< none for runs without one
   std::vector<ListedCheckpoint> checkpoints;
   std::vector<std::string> flight;    ///< names of the flight records
   std::vector<std::string> problems;  ///< what could not be read, a line each

@@ -22,9 +22,9 @@ std::vector<Column> with_width(const Series& series, int64_t width, size_t count
 }  // namespace
 
 StepTime step_time(const MetricsReader& metrics) {
-  const Series& whole = metrics["step_seconds"];
+  const Series& full = metrics["step_seconds"];
   StepTime time;
-  if (!whole.has_values()) return time;
+  if (!full.has_values()) return time;
   std::vector<std::pair<StepPart, const Series*>> parts;
   const auto add = [&](const std::string& path, const std::string& label) {
     const Series& series = metrics[path];
@@ -38,13 +38,13 @@ StepTime step_time(const MetricsReader& metrics) {
   add("seconds.checkpoint", "checkpoint");
   const bool is_divided = !parts.empty();
 
-  int64_t width = whole.width();
+  int64_t width = full.width();
   for (const auto& [part, series] : parts) width = std::max(width, series->width());
   // A last column that is not full joins the one before: the mean of few steps is no mean of many.
-  const auto num_columns = [&] { return static_cast<size_t>(std::max<int64_t>((whole.last_step() + 1) / width, 1)); };
+  const auto num_columns = [&] { return static_cast<size_t>(std::max<int64_t>((full.last_step() + 1) / width, 1)); };
   while (num_columns() > kColumns) width *= 2;
-  const std::vector<Column> steps = with_width(whole, width, num_columns());
-  const auto num_steps = static_cast<double>(whole.total().count);
+  const std::vector<Column> steps = with_width(full, width, num_columns());
+  const auto num_steps = static_cast<double>(full.total().count);
   const auto values_of = [&](const Series& series) {
     std::vector<double> values;
     const std::vector<Column> columns = with_width(series, width, steps.size());
@@ -54,7 +54,7 @@ StepTime step_time(const MetricsReader& metrics) {
     }
     return values;
   };
-  StepPart rest{is_divided ? "forward and backward" : "step", whole.total().sum, values_of(whole)};
+  StepPart rest{is_divided ? "forward and backward" : "step", full.total().sum, values_of(full)};
   for (auto& [part, series] : parts) {
     part.values = values_of(*series);
     part.mean_seconds = series->total().sum / num_steps;

@@ -45,11 +45,11 @@ std::string parts_text(const RunRecord& run) {
   return text;
 }
 
-std::string plan_text(const RunRecord& run) {
-  if (!run.planned) return "";
-  std::string text = fmt::format("  {:<30} {:>11} {:>11}\n", fmt::format("plan of rank {}", run.planned->rank),
+std::string forecast_text(const RunRecord& run) {
+  if (!run.forecast) return "";
+  std::string text = fmt::format("  {:<30} {:>11} {:>11}\n", fmt::format("plan of rank {}", run.forecast->rank),
                                  "planned", "first steps");
-  for (const PlanLine& each : compare(*run.planned, run.metrics)) {
+  for (const ForecastLine& each : compare(*run.forecast, run.metrics)) {
     std::string line = printable(
         fmt::format("    {:<28} {:>11} {:>11}   {}", each.label, each.planned, each.measured, each.difference));
     line.erase(line.find_last_not_of(' ') + 1);
@@ -79,7 +79,7 @@ std::string summary_text(const std::vector<const RunRecord*>& runs) {
     const std::string meshes = run->meshes_text();
     text += printable(run->folder.string() + (meshes.empty() ? "" : ": " + meshes)) + "\n";
     for (const Fact& fact : facts_of(*run)) text += line(fact.label, fact.value, fact.note);
-    text += starts_text(*run) + parts_text(*run) + plan_text(*run);
+    text += starts_text(*run) + parts_text(*run) + forecast_text(*run);
     for (const std::string& problem : run->problems) text += line("not read", problem, "");
   }
   if (runs.size() == 1) return text;

@@ -24,21 +24,21 @@ int64_t samples_of_run(const TrainRecipe& train, const TrainingState& state) {
 
 std::string describe_samples(const Mixture& data, int64_t first, int64_t count) {
   constexpr int kMostRuns = 8;
-  std::vector<Mixture::Location> places;
-  for (int64_t g = first; g < first + count; ++g) places.push_back(data.locate(g));
-  std::ranges::sort(places);
+  std::vector<Mixture::Location> locations;
+  for (int64_t g = first; g < first + count; ++g) locations.push_back(data.locate(g));
+  std::ranges::sort(locations);
   std::string text;
   int num_runs = 0;
-  for (size_t begin = 0, end = 0; begin < places.size(); begin = end) {
-    const Mixture::Location& from = places[begin];
-    for (end = begin + 1; end < places.size() && places[end].source == from.source; ++end) {
-      if (places[end].sample > places[end - 1].sample + 1) break;
+  for (size_t begin = 0, end = 0; begin < locations.size(); begin = end) {
+    const Mixture::Location& from = locations[begin];
+    for (end = begin + 1; end < locations.size() && locations[end].source == from.source; ++end) {
+      if (locations[end].sample > locations[end - 1].sample + 1) break;
     }
-    if (++num_runs > kMostRuns) return text + " and " + std::to_string(places.size() - begin) + " more";
-    const bool is_new_file = begin == 0 || places[begin - 1].source != from.source;
+    if (++num_runs > kMostRuns) return text + " and " + std::to_string(locations.size() - begin) + " more";
+    const bool is_new_file = begin == 0 || locations[begin - 1].source != from.source;
     text += is_new_file ? (begin == 0 ? "" : "; ") + data.sources()[from.source].path().string() + ": sample " : ", ";
     text += std::to_string(from.sample);
-    if (places[end - 1].sample != from.sample) text += " to " + std::to_string(places[end - 1].sample);
+    if (locations[end - 1].sample != from.sample) text += " to " + std::to_string(locations[end - 1].sample);
   }
   return text;
 }

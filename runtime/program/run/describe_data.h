@@ -15,7 +15,7 @@ namespace meshtrain {
 /// whose tokens can be counted.
 int64_t samples_of_run(const TrainRecipe& train, const TrainingState& state = {});
 
-/// Names the samples `first` .. `first` + `count` - 1 of the run by their places in their files: "samples 8 to 11 of
+/// Names the samples `first` .. `first` + `count` - 1 of the run by their positions in their files: "samples 8 to 11 of
 /// a.bin". Of many that do not follow each other only some are named.
 std::string describe_samples(const Mixture& data, int64_t first, int64_t count);
 

@@ -20,7 +20,7 @@ bool is_that_of_rank_0(const fs::path& folder, const Group& world) {
   agree(world, [&] {
     if (world.rank() != 0) return;
     name = "hosts-" + random_id();
-    write_whole(folder / name, "");
+    write_atomically(folder / name, "");
   });
   name = broadcast_text(world, name);
   std::error_code failed;

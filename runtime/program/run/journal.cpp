@@ -21,14 +21,14 @@ namespace meshtrain {
 namespace {
 
 /// Returns warnings about settings with which a run trains less than its recipe says.
-std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) {
+std::vector<std::string> warnings_of(const Recipe& recipe, const Decisions& decisions) {
   std::vector<std::string> warnings;
   const OptimizerOptions& optimizer = recipe.optimizer;
   if (optimizer.learning_rate == 0) {
     warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
   }
   if (optimizer_traits(optimizer.name).second_moments && optimizer.betas[1] > 0.99 &&
-      plan.optimizer.state_dtype == at::kBFloat16 && !plan.rounding_seed) {
+      decisions.optimizer.state_dtype == at::kBFloat16 && !decisions.rounding_seed) {
     warnings.push_back(fmt::format(
         "warning: optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
         "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99",
@@ -42,31 +42,23 @@ std::string in_run(const std::filesystem::path& checkpoint) {
   return (checkpoint.parent_path().filename() / checkpoint.filename()).string();
 }
 
-/// Renames the log of a run that an older version began.
-void take_over_log(const RunDirectory& directory) {
-  std::error_code error;
-  const std::filesystem::path older = directory.folder() / "log.txt";
-  if (std::filesystem::is_regular_file(older, error) && !std::filesystem::exists(directory.log(), error)) {
-    std::filesystem::rename(older, directory.log(), error);
-  }
-}
-
 }  // namespace
 
-Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
+Journal::Journal(const Recipe& recipe, const Decisions& decisions, const std::vector<std::string>& hosts,
                  std::unique_ptr<RunDirectory> directory, int64_t last_step)
     : recipe_(recipe),
-      plan_(plan),
+      decisions_(decisions),
       hosts_(hosts),
       directory_(std::move(directory)),
       first_step_(last_step + 1),
       last_step_(last_step),
-      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.loss_scale.has_value())),
-      goodput_(directory_->goodput(), plan.layout.size(), plan.layout.describe(), last_step, metrics_.cut_steps()) {
-  directory_->write(to_yaml(recipe_), to_yaml(plan_), hosts);
+      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, decisions.loss_scale.has_value())),
+      goodput_(directory_->goodput(), decisions.layout.size(), decisions.layout.describe(), last_step,
+               metrics_.cut_steps()) {
+  directory_->rename_older_files();
+  directory_->write(to_yaml(recipe_), to_yaml(decisions_), hosts);
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   try {
-    take_over_log(*directory_);
     open_log(directory_->log());
   } catch (const std::exception& error) {
     warn("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());
@@ -76,31 +68,32 @@ Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<st
 }
 
 void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const {
-  const MeshLayout& mesh = plan_.layout;
+  const MeshLayout& mesh = decisions_.layout;
   const std::string frozen =
       size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
   spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
-               with_separators(size.num_parameters), frozen, mesh.describe(), plan_.sequence_parallel ? "on" : "off",
-               recipe_.train.precision);
-  Started started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
-                  size.num_trainable};
+               with_separators(size.num_parameters), frozen, mesh.describe(),
+               decisions_.sequence_parallel ? "on" : "off", recipe_.train.precision);
+  StartEvent started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
+                     size.num_trainable};
   for (const Axis& axis : mesh.axes()) started.mesh.emplace_back(axis.name, axis.size);
   keep(append_event(started));
-  for (const std::string& warning : warnings_of(recipe_, plan_)) spdlog::warn(warning);
+  for (const std::string& warning : warnings_of(recipe_, decisions_)) spdlog::warn(warning);
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
-    spdlog::info("fsdp {}", describe(plan_.sharding));
+    spdlog::info("fsdp {}", describe(decisions_.sharding));
     spdlog::info("fsdp memory: {}", describe(memory));
   } else if (const std::string& mode = recipe_.parallel.fsdp.mode;
-             mode != "auto" && mode != name(plan_.sharding.mode)) {
-    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(plan_.sharding.mode), mode);
+             mode != "auto" && mode != name(decisions_.sharding.mode)) {
+    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(decisions_.sharding.mode),
+                 mode);
   }
   if (disk_bytes > 0) {
     spdlog::info("offload to disk: {} a rank in {}", size_text(disk_bytes),
                  recipe_.parallel.fsdp.offload.path.string());
   }
-  if (mesh.size(kContextAxis) > 1) spdlog::info("context parallel {}", describe(plan_.context));
+  if (mesh.size(kContextAxis) > 1) spdlog::info("context parallel {}", describe(decisions_.context));
   spdlog::info("run directory {}", directory_->folder().string());
-  if (mesh.size(kTensorAxis) > 1 && !plan_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
+  if (mesh.size(kTensorAxis) > 1 && !decisions_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
     spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
   if (const ProfileOptions& profile = recipe_.train.profile; profile.from > 0) {
@@ -111,7 +104,7 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   if (recipe_.train.offload_activations) {
     spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
   }
-  if (plan_.offload == Offload::Host) {
+  if (decisions_.offload == Offload::Host) {
     spdlog::info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
   }
 }
@@ -122,7 +115,7 @@ void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluatio
   }
 }
 
-void Journal::announce(const Resumed& resumed) const {
+void Journal::announce(const ResumePoint& resumed) const {
   const std::string folder = resumed.folder.string();
   if (resumed.state.step == 0) {
     spdlog::info("begins with the weights of {}", folder);
@@ -131,7 +124,7 @@ void Journal::announce(const Resumed& resumed) const {
   }
   std::vector<std::string> changes = resumed.changes;
   if (!resumed.warning.empty()) changes.push_back(resumed.warning);
-  keep(append_event(ResumedFrom{resumed.state.step, in_run(resumed.folder), resumed.seconds, std::move(changes)}));
+  keep(append_event(ResumeEvent{resumed.state.step, in_run(resumed.folder), resumed.seconds, std::move(changes)}));
   for (const std::string& change : resumed.changes) say("  " + change);
   if (!resumed.warning.empty()) warn(resumed.warning);
   if (const std::string aside = describe_set_aside(resumed.set_aside); !aside.empty()) say(aside);

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "fsdp/unit_memory.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/run/describe_data.h"
 #include "runtime/program/run/resume.h"
 #include "runtime/program/run/run_directory.h"
@@ -26,10 +26,10 @@ struct ModelSize {
 /// The output of one rank: run directory, metrics and console lines.
 class Journal {
  public:
-  /// Writes the recipe, as run, its plan, and `hosts`, the name of each rank's host, to `directory`. Removes the
+  /// Writes the recipe, as run, its decisions, and `hosts`, the name of each rank's host, to `directory`. Removes the
   /// metrics of steps after `last_step`, where the run continues. Throws std::runtime_error when the folder cannot be
   /// written.
-  Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
+  Journal(const Recipe& recipe, const Decisions& decisions, const std::vector<std::string>& hosts,
           std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
   /// Prints the lines before the first step: the model, its layout on the mesh, and its memory. Begins the start in
@@ -38,7 +38,7 @@ class Journal {
   /// Prints what the complete run of `num_samples` reads.
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
   /// Prints where the run resumes, and which keys of the recipe have changed.
-  void announce(const Resumed& resumed) const;
+  void announce(const ResumePoint& resumed) const;
   /// Prints that the run begins at the first step although --resume was given, and which metrics it replaces.
   void announce_beginning() const;
   void announce(const WrittenCheckpoint& written) const;
@@ -69,14 +69,14 @@ class Journal {
   void keep(const std::string& problem) const;
 
   Recipe recipe_;
-  RunPlan plan_;
+  Decisions decisions_;
   std::vector<std::string> hosts_;
   std::unique_ptr<RunDirectory> directory_;
   int64_t first_step_;
   int64_t last_step_;  // that was recorded, or continued from
   MetricsFile metrics_;
   std::optional<TensorBoardFile> tensorboard_;      // null without train.tensorboard
-  GoodputFile goodput_;                             // behind metrics_, which say what is lost
+  GoodputFile goodput_;                             // after metrics_, which say what is lost
   std::optional<ParameterMetricsFile> parameters_;  // null without train.parameter_metrics
   StepPace pace_;
   double seconds_of_evaluation_ = 0;

@@ -8,7 +8,7 @@
 
 #include "mesh/base/files/output_file.h"
 #include "mesh/base/size_text.h"
-#include "runtime/program/plan/plan_text.h"
+#include "runtime/program/forecast/forecast_text.h"
 
 namespace meshtrain {
 
@@ -73,7 +73,7 @@ void Prediction::write() const {
   if (seconds_.size() == kSteps) {
     all["measured"] = {{"memory_bytes", measured_memory_}, {"sent_bytes", sent_}, {"seconds", median_seconds()}};
   }
-  write_whole(file_, all.dump() + "\n");
+  write_atomically(file_, all.dump() + "\n");
 }
 
 int64_t Prediction::memory() const {

@@ -8,11 +8,11 @@
 
 #include "mesh/device/memory.h"
 #include "mesh/device_mesh.h"
-#include "runtime/program/plan/forecast.h"
+#include "runtime/program/forecast/forecast.h"
 
 namespace meshtrain {
 
-/// A comparison of this rank's first ten steps with the plan. One rank of a run has one.
+/// A comparison of this rank's first ten steps with the forecast. One rank of a run has one.
 class Prediction {
  public:
   static constexpr int kSteps = 10;
@@ -25,9 +25,9 @@ class Prediction {
   /// Counts the copy from which checkpoints are written, `bytes` of host memory from the first one on, `num_steps`
   /// steps from here.
   void count_copy(int64_t bytes, int64_t num_steps);
-  /// Returns the plan in one line.
+  /// Returns the forecast in one line.
   std::string text() const;
-  /// Takes a step's seconds. Returns a line with plan and truth after the tenth step of this start; else empty.
+  /// Takes a step's seconds. Returns a line with forecast and truth after the tenth step of this start; else empty.
   std::string observe(double step_seconds);
   /// Writes `file`, an object of JSON: what is planned and, after the tenth step, what was measured. Throws as
   /// OutputFile does.

@@ -11,8 +11,8 @@
 #include "mesh/base/error.h"
 #include "mesh/base/files/glob.h"
 #include "mesh/base/size_text.h"
+#include "runtime/program/forecast/remedies.h"
 #include "runtime/program/hf/export_folder.h"
-#include "runtime/program/plan/remedies.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/run/run_directory.h"
 #include "runtime/training/model/transformer.h"
@@ -66,11 +66,11 @@ int64_t num_checkpoints(const Recipe& recipe) {
 }
 
 /// Returns the bytes of a checkpoint's tensors: weights as they are kept, and the optimizer's state.
-int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
-  const Transformer declared(recipe.model.shape, {}, at::TensorOptions(at::kMeta).dtype(plan.precision.compute));
+int64_t checkpoint_bytes(const Recipe& recipe, const Decisions& decisions) {
+  const Transformer declared(recipe.model.shape, {}, at::TensorOptions(at::kMeta).dtype(decisions.precision.compute));
   const auto weight_bytes =
-      static_cast<int64_t>(c10::elementSize(plan.precision.mixed ? at::kFloat : plan.precision.compute));
-  const auto state_bytes = static_cast<int64_t>(c10::elementSize(*plan.optimizer.state_dtype));
+      static_cast<int64_t>(c10::elementSize(decisions.precision.mixed ? at::kFloat : decisions.precision.compute));
+  const auto state_bytes = static_cast<int64_t>(c10::elementSize(*decisions.optimizer.state_dtype));
   const auto& state_elements = optimizer_traits(recipe.optimizer.name).state_elements;
   int64_t bytes = 0;
   for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
@@ -97,25 +97,25 @@ void check_export(const Recipe& recipe, const fs::path& run) {
     throw InputError("train.export", target.text() + " cannot be exported to: " + what + " " + taken.string() +
                                          " takes that place: name a folder elsewhere");
   };
-  for (const fs::path& place : {target.folder(), target.partial()}) {
-    if (is_within(run, place)) refuse("the run directory", run);
-    const std::string name = is_within(place, run) ? below(place, run).begin()->string() : "";
+  for (const fs::path& path : {target.folder(), target.partial()}) {
+    if (is_within(run, path)) refuse("the run directory", run);
+    const std::string name = is_within(path, run) ? below(path, run).begin()->string() : "";
     if (RunDirectory::is_own(name)) refuse("the run's", run / name);
     const fs::path& offload = recipe.parallel.fsdp.offload.path;
-    if (!offload.empty() && (is_within(place, offload) || is_within(offload, place))) {
+    if (!offload.empty() && (is_within(path, offload) || is_within(offload, path))) {
       refuse("parallel.fsdp.offload.path", offload);
     }
   }
   check_carried(carried_over(recipe));
 }
 
-Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFolder& checkpoints, int64_t done,
+Notice disk_notice(const Recipe& recipe, const Decisions& decisions, const CheckpointFolder& checkpoints, int64_t done,
                    int64_t num_hosts) {
   std::error_code error;
   const fs::path existing = existing_part(checkpoints.folder());
   const fs::space_info space = fs::space(existing, error);
   if (error || space.capacity == 0 || done >= recipe.train.steps) return {};  // 0: the file system does not report it
-  const int64_t each = checkpoint_bytes(recipe, plan),
+  const int64_t each = checkpoint_bytes(recipe, decisions),
                 kept = std::ranges::count_if(checkpoints.steps(), [&](int64_t step) { return step <= done; });
   const int64_t count = std::max<int64_t>(num_checkpoints(recipe) - kept, 1);
   const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
@@ -137,8 +137,8 @@ Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFo
   return {"warning: " + line + (writes ? ": set checkpoint.keep_last, or another --run-dir" : ""), true};
 }
 
-void check_offload(const Recipe& recipe, const RunPlan& plan) {
-  if (plan.offload != Offload::Disk) return;
+void check_offload(const Recipe& recipe, const Decisions& decisions) {
+  if (decisions.offload != Offload::Disk) return;
   const fs::path& path = recipe.parallel.fsdp.offload.path;
   check_writable(path, "parallel.fsdp.offload.path:");
   std::error_code ignored;
@@ -147,10 +147,10 @@ void check_offload(const Recipe& recipe, const RunPlan& plan) {
                                                      fs::absolute(path).parent_path().string() + " does not exist");
 }
 
-MemoryNotice memory_notice(const Recipe& recipe, const RunPlan& plan, PlanRequest request, int64_t needed,
+MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, ForecastRequest request, int64_t needed,
                            bool measured) {
   constexpr double kSurely = 1.1;  // of the forecast, beside which others' measurements lie within a tenth on average
-  const int64_t here = std::min(available_host_memory(), available_address_space()), ranks = plan.layout.size();
+  const int64_t here = std::min(available_host_memory(), available_address_space()), ranks = decisions.layout.size();
   const bool is_gpu = request.hosts.gpus && !measured;
   std::string text = "a step needs " + size_text(needed) + (measured ? " on a rank" : " on the fullest rank");
   if (measured && request.memory) {
@@ -166,24 +166,24 @@ MemoryNotice memory_notice(const Recipe& recipe, const RunPlan& plan, PlanReques
             "; this machine has " + size_text(here) + " free";
   }
   if (request.has_room_for(needed)) return {measured ? "" : text};
-  if (const std::string less = less_memory(recipe, plan.layout, request); !less.empty()) text += ": " + less;
+  if (const std::string less = less_memory(recipe, decisions.layout, request); !less.empty()) text += ": " + less;
   const auto all = static_cast<double>(needed + request.runtime_bytes());
   if (!is_gpu || all <= kSurely * static_cast<double>(*request.memory)) return {text, true};
   throw InputError(text + " (meshtrain plan compares meshes)");
 }
 
-std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const PlanRequest& request) try {
+std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const ForecastRequest& request) try {
   return memory_remedies(recipe, layout, request);
-} catch (const std::exception&) {  // there is no plan, or no memory for one
+} catch (const std::exception&) {  // there is no forecast, or no memory for one
   return "";
 }
 
-std::string not_checked(const Recipe& recipe, const RunPlan& plan) {
+std::string not_checked(const Recipe& recipe, const Decisions& decisions) {
   std::string text = "not checked, as only the ranks can: that hosts have the same files";
   if (recipe.device != "cpu") text += ", that each rank has a GPU of its own";
   if (recipe.model.init == "pretrained") text += ", every byte of the weights";
-  text += plan.layout.size() > 1 ? ", that ranks reach each other, and what else uses their disks and memory"
-                                 : ", and what else uses their disks and memory";
+  text += decisions.layout.size() > 1 ? ", that ranks reach each other, and what else uses their disks and memory"
+                                      : ", and what else uses their disks and memory";
   return text;
 }
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/program/plan/planned_mesh.h"
-#include "runtime/program/recipe/run_plan.h"
+#include "runtime/program/forecast/mesh_forecast.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/telemetry/notice.h"
 #include "runtime/training/checkpoint/checkpoint_folder.h"
 
@@ -21,12 +21,12 @@ void check_run_directory(const std::filesystem::path& folder, bool resume);
 void check_export(const Recipe& recipe, const std::filesystem::path& run);
 
 /// Throws InputError when shards are offloaded to disk and the folder of parallel.fsdp.offload.path cannot be made.
-void check_offload(const Recipe& recipe, const RunPlan& plan);
+void check_offload(const Recipe& recipe, const Decisions& decisions);
 
 /// Returns a line that compares the checkpoints after step `done` with the free space of their disk: a warning when not
 /// all fit, empty when no step is left or the free space is unknown. Throws InputError when not even one fits, divided
 /// over the disks of `num_hosts` hosts, in a run directory without checkpoints: a start removes unfinished ones.
-Notice disk_notice(const Recipe& recipe, const RunPlan& plan, const CheckpointFolder& checkpoints, int64_t done,
+Notice disk_notice(const Recipe& recipe, const Decisions& decisions, const CheckpointFolder& checkpoints, int64_t done,
                    int64_t num_hosts);
 
 /// A comparison of the memory that a step needs with the memory that exists.
@@ -39,13 +39,13 @@ struct MemoryNotice {
 /// that ranks have now, and the text is empty when it suffices. Otherwise compares with the GPU that `request`
 /// describes, or with the host of this process. Throws InputError when a step needs over a tenth more than a GPU has;
 /// the forecast is off by less than that (docs/plan.md).
-MemoryNotice memory_notice(const Recipe& recipe, const RunPlan& plan, PlanRequest request, int64_t needed,
+MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, ForecastRequest request, int64_t needed,
                            bool measured);
 
-/// Returns memory_remedies(), an empty text where there is no plan. Throws nothing.
-std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const PlanRequest& request);
+/// Returns memory_remedies(), an empty text where there is no forecast. Throws nothing.
+std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const ForecastRequest& request);
 
 /// Returns, in one line, what only the ranks of a run can find out.
-std::string not_checked(const Recipe& recipe, const RunPlan& plan);
+std::string not_checked(const Recipe& recipe, const Decisions& decisions);
 
 }  // namespace meshtrain

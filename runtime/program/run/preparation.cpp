@@ -20,16 +20,17 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the plan request of a run on the ranks of `world`. Every rank must call it.
-PlanRequest request_of_ranks(const Recipe& recipe, const Computing& computing, const Group& world) {
+/// Returns the forecast request of a run on the ranks of `world`. Every rank must call it.
+ForecastRequest request_of_ranks(const Recipe& recipe, const DeviceContext& device_context, const Group& world) {
   const HostMap hosts = HostMap::of(world);
   const auto host_ranks = static_cast<int64_t>(hosts.ranks_of(hosts.host_of(world.rank())).size());
-  const bool has_gpu = computing.free_memory != nullptr;
-  const int64_t own =
-      has_gpu ? computing.free_memory() : std::min(available_host_memory() / host_ranks, available_address_space());
+  const bool has_gpu = device_context.free_memory != nullptr;
+  const int64_t own = has_gpu ? device_context.free_memory()
+                              : std::min(available_host_memory() / host_ranks, available_address_space());
   at::Tensor negated = at::full({1}, -own, at::kLong);
   world.all_reduce(negated, Reduce::Max).wait();
-  PlanRequest request = plan_request(recipe, world.size(), world.size() / hosts.num_hosts(), /*machine=*/nullptr);
+  ForecastRequest request =
+      forecast_request(recipe, world.size(), world.size() / hosts.num_hosts(), /*machine=*/nullptr);
   request.hosts.gpus = has_gpu;
   const int64_t least = -negated.item<int64_t>();
   if (least > 0) request.memory = least + request.runtime_bytes();  // the runtime has its own already
@@ -43,12 +44,12 @@ Preparation::Preparation(const Recipe& asked, const RunOptions& options, int64_t
 
 Preparation::Preparation(const Recipe& asked, const RunOptions& options, const MeshLayout& layout, const Group* world)
     : recipe(on_mesh(asked, layout)),
-      plan(resolve(recipe, layout)),
+      decisions(resolve(recipe, layout)),
       folder(RunDirectory::folder_of(recipe, options.run_dir)),
       checkpoints(RunDirectory::checkpoints_of(folder)) {
   if (world != nullptr) {
-    computing = connect_devices(plan.device, *world);
-    mesh = std::make_unique<DeviceMesh>(plan.layout, computing.world);
+    device_context = connect_devices(decisions.device, *world);
+    mesh = std::make_unique<DeviceMesh>(decisions.layout, device_context.world);
     set_rank_name(mesh->world().coordinate_text());
   }
   prepare(options, world != nullptr ? *world : Group());
@@ -59,22 +60,22 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
   agree(world, [&] {
     open_data(world);
     if (!is_first) return;
-    head = describe_run(recipe, plan.layout);
+    head = describe_run(recipe, decisions.layout);
     if (!options.resumes()) return;
     const auto found = checkpoint_to_resume(checkpoints, options.resume_step);
-    if (found) resume = plan_resume(*found, head, recipe.train.steps);
+    if (found) resume = resume_candidate(*found, head, recipe.train.steps);
   });
   resumes = !broadcast_text(world, resume ? "yes" : "").empty();
   check_same_files(recipe, reads_weights(), world);
-  request = mesh ? request_of_ranks(recipe, computing, world)
-                 : plan_request(recipe, plan.layout.size(), /*ranks_per_host=*/0, options.machine);
+  request = mesh ? request_of_ranks(recipe, device_context, world)
+                 : forecast_request(recipe, decisions.layout.size(), /*ranks_per_host=*/0, options.machine);
   if (!mesh && !options.machine && recipe.device == "auto") request.hosts.gpus = is_cuda_driver_there();
   agree(world, [&] {
     if (!is_first) return;
     if (reads_weights()) look_at_weights();
-    const int64_t done = resume ? resume->resumed.state.step : 0;
-    notices.push_back(disk_notice(recipe, plan, checkpoints, done, request.num_hosts()));
-    check_offload(recipe, plan);
+    const int64_t done = resume ? resume->point.state.step : 0;
+    notices.push_back(disk_notice(recipe, decisions, checkpoints, done, request.num_hosts()));
+    check_offload(recipe, decisions);
     if (!mesh && recipe.device == "cuda" && !is_cuda_driver_there()) {
       notices.push_back({"warning: device: cuda, and this machine has no NVIDIA driver", true});
     }
@@ -94,7 +95,7 @@ void Preparation::open_data(const Group& world) {
     data = std::make_unique<Mixture>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                                      static_cast<uint64_t>(recipe.train.seed));
     check_labels(recipe, *data);
-    evaluation = make_evaluation(recipe.evaluate, plan, recipe.train.steps);
+    evaluation = make_evaluation(recipe.evaluate, decisions, recipe.train.steps);
   });
 }
 
@@ -108,9 +109,9 @@ void Preparation::look_at_weights() {
 void Preparation::forecast_step(const RunOptions& options) try {
   const Phase phase({"the plan of a step", PhaseKind::SetUp});
   const Machine* machine = options.machine.get();
-  forecast = mesh ? RunForecast{forecast_rank(plan, request.hosts, /*rank=*/0, machine)}
-                  : meshtrain::forecast(plan, request.hosts, machine);
-  memory = memory_notice(recipe, plan, request, forecast->step.memory().total(), /*measured=*/mesh != nullptr);
+  forecast = mesh ? RunForecast{forecast_rank(decisions, request.hosts, /*rank=*/0, machine)}
+                  : meshtrain::forecast(decisions, request.hosts, machine);
+  memory = memory_notice(recipe, decisions, request, forecast->step.memory().total(), /*measured=*/mesh != nullptr);
 } catch (const InputError&) {
   throw;
 } catch (const std::exception& error) {

@@ -28,21 +28,21 @@ struct Preparation {
   bool reads_weights() const { return recipe.model.init == "pretrained" && !resumes; }
 
   Recipe recipe;  ///< with its mesh
-  RunPlan plan;
-  Computing computing;               ///< set at a start
+  Decisions decisions;
+  DeviceContext device_context;      ///< set at a start
   std::unique_ptr<DeviceMesh> mesh;  ///< null without ranks
   std::filesystem::path folder;      ///< the run directory
   CheckpointFolder checkpoints;
   std::unique_ptr<Mixture> data;
   std::unique_ptr<Evaluation> evaluation;
   bool resumes = false;  ///< true: from a checkpoint; the same on all ranks
-  /// The plan request of this run. Its memory is the least that any rank has free now; without ranks, that of
+  /// The forecast request of this run. Its memory is the least that any rank has free now; without ranks, that of
   /// RunOptions::machine.
-  PlanRequest request;
+  ForecastRequest request;
 
   // Set on rank 0 only.
   CheckpointHead head;
-  std::optional<ResumePlan> resume;
+  std::optional<ResumeCandidate> resume;
   std::vector<Notice> notices;          ///< about weights, disk and devices
   MemoryNotice memory;                  ///< about a step
   std::optional<RunForecast> forecast;  ///< of rank 0 at a start; of the fullest rank without ranks

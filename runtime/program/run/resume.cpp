@@ -173,7 +173,7 @@ std::string read_saved_recipe(const std::filesystem::path& folder) {
   return read_to_resume(folder).head.recipe;
 }
 
-ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
+ResumeCandidate resume_candidate(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
   Manifest manifest = read_to_resume(folder);
   const CheckpointHead& saved = manifest.head;
@@ -197,12 +197,12 @@ std::string describe_set_aside(const std::vector<int64_t>& steps) {
          " set aside as abandoned-step-...";
 }
 
-Resumed resume(ResumePlan planned, Trainer& trainer, const Group& world) {
+ResumePoint resume(ResumeCandidate candidate, Trainer& trainer, const Group& world) {
   const auto start = std::chrono::steady_clock::now();
   const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
-  Resumed resumed = std::move(planned.resumed);
+  ResumePoint resumed = std::move(candidate.point);
   resumed.folder = broadcast_text(world, resumed.folder.string());
-  resumed.state = load_checkpoint(resumed.folder, planned.manifest, trainer, world, damage_advice);
+  resumed.state = load_checkpoint(resumed.folder, candidate.manifest, trainer, world, damage_advice);
   resumed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return resumed;
 }

@@ -14,7 +14,7 @@
 namespace meshtrain {
 
 /// The checkpoint that a run resumes from.
-struct Resumed {
+struct ResumePoint {
   TrainingState state;
   std::filesystem::path folder;      ///< folder of the checkpoint
   std::vector<std::string> changes;  ///< allowed changes of the recipe, one line each, and a line when model.hf is gone
@@ -37,30 +37,30 @@ std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder
 /// first is complete before step 2 `every` + 1. Call on one rank.
 void check_beginning(const std::filesystem::path& run, int64_t every);
 
-/// Returns the recipe of the checkpoint in `folder` as YAML. Throws InputError for a damaged manifest, as plan_resume()
-/// does.
+/// Returns the recipe of the checkpoint in `folder` as YAML. Throws InputError for a damaged manifest, as
+/// resume_candidate() does.
 std::string read_saved_recipe(const std::filesystem::path& folder);
 
 /// A checkpoint to resume from, before its pieces are read.
-struct ResumePlan {
-  Resumed resumed;
+struct ResumeCandidate {
+  ResumePoint point;
   Manifest manifest;
 };
 
-/// Plans how a run resumes from the checkpoint in `folder`. `own`: describe_run() of the run; `num_steps`: its last
-/// step. Reads the manifest and no pieces. A checkpoint of step 0 has weights only, so only a different model
+/// Returns the candidate for a resume from the checkpoint in `folder`. `own`: describe_run() of the run; `num_steps`:
+/// its last step. Reads the manifest and no pieces. A checkpoint of step 0 has weights only, so only a different model
 /// contradicts it. Throws InputError with the differences when the checkpoint has another model, other data, another
 /// optimizer or a step after the last, and InputError with the other checkpoints of the folder when its manifest is
 /// damaged. Call on one rank.
-ResumePlan plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps);
+ResumeCandidate resume_candidate(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps);
 
 /// Returns a line about checkpoints of `steps`, which are later than the one that a run resumes from: "checkpoints of
 /// steps 30, 40, which are later, are set aside as abandoned-step-..."; empty without any.
 std::string describe_set_aside(const std::vector<int64_t>& steps);
 
-/// Loads the checkpoint of `planned`, written on any mesh, into `trainer`. Rank 0's `planned` counts. Every rank must
-/// call it. Throws InputError on all ranks when pieces are missing or damaged; `trainer` must not be used then. The
-/// optimizer starts with zero state from a checkpoint of step 0.
-Resumed resume(ResumePlan planned, Trainer& trainer, const Group& world);
+/// Loads the checkpoint of `candidate`, written on any mesh, into `trainer`. Rank 0's `candidate` counts. Every rank
+/// must call it. Throws InputError on all ranks when pieces are missing or damaged; `trainer` must not be used then.
+/// The optimizer starts with zero state from a checkpoint of step 0.
+ResumePoint resume(ResumeCandidate candidate, Trainer& trainer, const Group& world);
 
 }  // namespace meshtrain

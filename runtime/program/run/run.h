@@ -9,7 +9,7 @@
 #include <string>
 
 #include "mesh/group.h"
-#include "runtime/program/plan/machine.h"
+#include "runtime/program/forecast/machine.h"
 #include "runtime/program/recipe/recipe.h"
 #include "runtime/program/run/stop_request.h"
 

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/output_file.h"
@@ -12,6 +14,10 @@
 
 namespace meshtrain {
 namespace {
+
+// Names of files in an older version and now.
+constexpr std::pair<const char*, const char*> kOlderNames[] = {
+    {"log.txt", "console.log"}, {"plan.yaml", "decisions.yaml"}, {"plan.json", "forecast.json"}};
 
 bool holds_run(const std::filesystem::path& folder) {
   return std::filesystem::exists(RunDirectory::metrics_of(folder)) ||
@@ -31,10 +37,11 @@ void RunDirectory::refuse_other_run(const std::filesystem::path& folder) {
 }
 
 bool RunDirectory::is_own(const std::string& name) {
-  static const std::set<std::string> names = {
-      "lock",        "console.log", "metrics.jsonl", "events.jsonl", "goodput.jsonl", "parameters.jsonl", "plan.json",
-      "recipe.yaml", "plan.yaml",   "hosts.json",    "tensorboard",  "traces",        "checkpoints",      "flight"};
-  return names.contains(name);
+  static const std::set<std::string> own = {
+      "lock",          "console.log", "metrics.jsonl",  "events.jsonl", "goodput.jsonl", "parameters.jsonl",
+      "forecast.json", "recipe.yaml", "decisions.yaml", "hosts.json",   "tensorboard",   "traces",
+      "checkpoints",   "flight"};
+  return own.contains(name) || std::ranges::any_of(kOlderNames, [&](const auto& names) { return name == names.first; });
 }
 
 void RunDirectory::refuse_use(const std::filesystem::path& folder) {
@@ -57,15 +64,26 @@ std::filesystem::path RunDirectory::folder_of(const Recipe& recipe, const std::f
   if (!asked.empty()) return asked;
   std::error_code none;
   const std::filesystem::path folder = recipe.file.parent_path();
-  const bool is_saved = recipe.file.filename() == "recipe.yaml" && std::filesystem::exists(folder / "plan.yaml", none);
+  const bool is_saved =
+      recipe.file.filename() == "recipe.yaml" &&
+      (std::filesystem::exists(folder / "decisions.yaml", none) || std::filesystem::exists(folder / "plan.yaml", none));
   return is_saved ? std::filesystem::relative(folder) : std::filesystem::path("runs") / recipe.name;
 }
 
-void RunDirectory::write(const std::string& recipe, const std::string& plan,
+void RunDirectory::rename_older_files() const {
+  std::error_code error;
+  for (const auto& [older, now] : kOlderNames) {
+    if (std::filesystem::is_regular_file(folder_ / older, error) && !std::filesystem::exists(folder_ / now, error)) {
+      std::filesystem::rename(folder_ / older, folder_ / now, error);
+    }
+  }
+}
+
+void RunDirectory::write(const std::string& recipe, const std::string& decisions,
                          const std::vector<std::string>& hosts) const {
-  write_whole(folder_ / "recipe.yaml", recipe);
-  write_whole(folder_ / "plan.yaml", plan);
-  write_whole(folder_ / "hosts.json", nlohmann::json({{"hosts", hosts}}).dump() + "\n");
+  write_atomically(folder_ / "recipe.yaml", recipe);
+  write_atomically(folder_ / "decisions.yaml", decisions);
+  write_atomically(folder_ / "hosts.json", nlohmann::json({{"hosts", hosts}}).dump() + "\n");
 }
 
 }  // namespace meshtrain

@@ -11,8 +11,8 @@
 namespace meshtrain {
 
 /// The folder of one run: console.log, metrics.jsonl, events.jsonl, goodput.jsonl, parameters.jsonl if requested,
-/// recipe.yaml, plan.yaml, hosts.json and the checkpoints. Locked while this object lives. Construct on one rank. The
-/// kernel releases the lock of a killed run.
+/// recipe.yaml, decisions.yaml, hosts.json and the checkpoints. Locked while this object lives. Construct on one rank.
+/// The kernel releases the lock of a killed run.
 class RunDirectory {
  public:
   /// Creates `folder` when it does not exist. Throws InputError when another process uses it, or when it holds a run
@@ -38,8 +38,8 @@ class RunDirectory {
   std::filesystem::path metrics() const { return metrics_of(folder_); }
   static std::filesystem::path metrics_of(const std::filesystem::path& run) { return run / "metrics.jsonl"; }
   static std::filesystem::path events_of(const std::filesystem::path& run) { return run / "events.jsonl"; }
-  /// Returns the file of what was planned for a step, and of what the first steps were.
-  static std::filesystem::path step_plan_of(const std::filesystem::path& run) { return run / "plan.json"; }
+  /// Returns the file of the forecast of a step and of what the first steps were.
+  static std::filesystem::path forecast_of(const std::filesystem::path& run) { return run / "forecast.json"; }
   std::filesystem::path goodput() const { return folder_ / "goodput.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   std::filesystem::path tensorboard() const { return folder_ / "tensorboard"; }
@@ -47,9 +47,11 @@ class RunDirectory {
   static std::filesystem::path traces_of(const std::filesystem::path& run) { return run / "traces"; }
   std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }
   static std::filesystem::path checkpoints_of(const std::filesystem::path& run) { return run / "checkpoints"; }
-  /// Writes the recipe as run, recipe.yaml, the plan, plan.yaml, and the name of each rank's host, hosts.json. Throws
-  /// as OutputFile does.
-  void write(const std::string& recipe, const std::string& plan, const std::vector<std::string>& hosts) const;
+  /// Renames the files of a run that an older version began. Files that cannot be renamed stay as they are.
+  void rename_older_files() const;
+  /// Writes the recipe as run, recipe.yaml, the decisions, decisions.yaml, and the name of each rank's host,
+  /// hosts.json. Throws as OutputFile does.
+  void write(const std::string& recipe, const std::string& decisions, const std::vector<std::string>& hosts) const;
 
  private:
   std::filesystem::path folder_;

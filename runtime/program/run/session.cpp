@@ -32,9 +32,9 @@ ModelSize size_of(TransformerTrainer& trainer) {
 Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
     : world_(world), options_(options), prepared_(asked, options, world.size(), &world) {
   const ReplicaMap replicas =
-      map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
+      map_replicas(decisions_.sharding, mesh_);  // collective: no rank can have failed alone before it
   if (prepared_.memory.is_warning) print_warning_line(prepared_.memory.text);
-  memory_advice_.emplace([this] { return less_memory(recipe_, plan_.layout, prepared_.request); });
+  memory_advice_.emplace([this] { return less_memory(recipe_, decisions_.layout, prepared_.request); });
   open_trainer(replicas);
   host_lock_.emplace(folder_, world_);
 }
@@ -44,19 +44,19 @@ void Session::open_trainer(const ReplicaMap& replicas) {
     if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps) {
       prediction_ =
           std::make_unique<Prediction>(prepared_.forecast->step, mesh_, prepared_.request.hosts.ranks_per_host,
-                                       computing_.peak, RunDirectory::step_plan_of(folder_));
+                                       device_context_.peak, RunDirectory::forecast_of(folder_));
     }
-    trainer_ = std::make_unique<TransformerTrainer>(plan_, mesh_, computing_.device, replicas, resumes_);
+    trainer_ = std::make_unique<TransformerTrainer>(decisions_, mesh_, device_context_.device, replicas, resumes_);
     if (mesh_.rank() != 0) return;
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
     if (!options_.resumes()) return;
     // Searches again under the lock: another run may have written or removed checkpoints since the first search.
     const auto found = checkpoint_to_resume(prepared_.checkpoints, options_.resume_step);
-    if (found.value_or("") == (resumes_ ? prepared_.resume->resumed.folder : "")) return;
+    if (found.value_or("") == (resumes_ ? prepared_.resume->point.folder : "")) return;
     throw InputError("another run changed the checkpoints in " + prepared_.checkpoints.folder().string() +
                      " while this run started: start again");
   });
-  keep_events_in(RunDirectory::events_of(folder_), [layout = plan_.layout](int rank) {
+  keep_events_in(RunDirectory::events_of(folder_), [layout = decisions_.layout](int rank) {
     const std::vector<int64_t> coordinate = layout.coordinate(rank);
     std::vector<std::pair<std::string, int64_t>> named;
     for (size_t i = 0; i < coordinate.size(); ++i) named.emplace_back(layout.axes()[i].name, coordinate[i]);
@@ -66,25 +66,25 @@ void Session::open_trainer(const ReplicaMap& replicas) {
 }
 
 void Session::resume() {
-  ResumePlan planned = std::exchange(prepared_.resume, {}).value_or(ResumePlan());
+  ResumeCandidate candidate = std::exchange(prepared_.resume, {}).value_or(ResumeCandidate());
   std::error_code failed;
   const auto metrics = std::filesystem::status(RunDirectory::metrics_of(folder_), failed);
   CheckpointDisks disks(prepared_.checkpoints, world_,
-                        {.resumed = planned.resumed.folder,
+                        {.resumed = candidate.point.folder,
                          .has_begun = metrics.type() != std::filesystem::file_type::not_found,
                          .other_folder = "another --run-dir",
                          .warn = print_warning_line});
-  if (resumes_) resumed_ = meshtrain::resume(std::move(planned), *trainer_, world_);
+  if (resumes_) resumed_ = meshtrain::resume(std::move(candidate), *trainer_, world_);
   resumed_.set_aside = disks.settle(resumed_.state.step);  // before metrics are truncated
   checkpoints_.emplace(KeptCheckpoints{recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_every}, std::move(disks),
                        std::move(prepared_.head), *trainer_, world_);
-  if (const int64_t every = recipe_.checkpoint.every; prediction_ && every > 0 && computing_.device.is_cpu()) {
+  if (const int64_t every = recipe_.checkpoint.every; prediction_ && every > 0 && device_context_.device.is_cpu()) {
     prediction_->count_copy(checkpoints_->copy_bytes(), every - resumed_.state.step % every);
   }
   const std::vector<std::string> hosts = gather_texts(world_, host_name());
   agree(world_, [&] {
     if (mesh_.rank() != 0) return;
-    journal_ = std::make_unique<Journal>(recipe_, plan_, hosts, std::move(directory_), resumed_.state.step);
+    journal_ = std::make_unique<Journal>(recipe_, decisions_, hosts, std::move(directory_), resumed_.state.step);
     if (prediction_) prediction_->write();
   });
   keep_error_lines_in(RunDirectory::log_of(folder_));  // a run that is refused before leaves its folder as it was
@@ -95,8 +95,8 @@ void Session::announce() {
     if (!options_.note.empty()) say(options_.note);
     if (!threads_taken().empty()) say(threads_taken());
     if (const std::string stop = how_to_stop(); !stop.empty()) say(stop);
-    if (!computing_.device.is_cpu()) say("device " + computing_.description);
-    if (!computing_.fallback.empty()) say(computing_.fallback);
+    if (!device_context_.device.is_cpu()) say("device " + device_context_.description);
+    if (!device_context_.fallback.empty()) say(device_context_.fallback);
     journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
     if (prediction_) say(prediction_->text());
     for (const Notice& notice : prepared_.notices) {
@@ -116,35 +116,37 @@ void Session::announce() {
 }
 
 void Session::record_graph() {
-  const std::string hindrance = StepGraph::hindrance(plan_, computing_.device, computing_.make_graph != nullptr);
-  if (hindrance.empty()) trainer_->use_graph(computing_.make_graph());
+  const std::string hindrance =
+      StepGraph::hindrance(decisions_, device_context_.device, device_context_.make_graph != nullptr);
+  if (hindrance.empty()) trainer_->use_graph(device_context_.make_graph());
   say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
 }
 
 RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start) try {
   const TrainingState& state = resumed_.state;
   batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
-    return read_batch(*prepared_.data, plan_.batch, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch,
-                      plan_.frozen_row ? std::nullopt : plan_.shape.pad_token_id);
+    return read_batch(*prepared_.data, decisions_.batch, mesh_, trainer_->layout(),
+                      first + i * recipe_.train.global_batch,
+                      decisions_.frozen_row ? std::nullopt : decisions_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
-                      mesh_.world().coordinate_text() + " on " + host_name(), computing_.device, print_warning_line);
-  const Running running{recipe_,          mesh_,         *prepared_.data, prepared_.evaluation.get(),
-                        *trainer_,        *checkpoints_, *batches_,       journal_.get(),
-                        stop_request,     start,         computing_.peak, profile,
-                        prediction_.get()};
-  const RunEnd end = TrainingLoop(running, state).run();
+                      mesh_.world().coordinate_text() + " on " + host_name(), device_context_.device,
+                      print_warning_line);
+  const StepContext context{
+      recipe_,        mesh_,        *prepared_.data, prepared_.evaluation.get(), *trainer_, *checkpoints_,    *batches_,
+      journal_.get(), stop_request, start,           device_context_.peak,       profile,   prediction_.get()};
+  const RunEnd end = TrainingLoop(context, state).run();
   if (journal_) journal_->account("checkpoint");  // the last one, which no step waits for
-  if (journal_ && computing_.peak) {
+  if (journal_ && device_context_.peak) {
     for (const std::string& line : chosen_attention()) say("attention by " + line);
-    say("GPU memory: tensors took " + std::to_string(computing_.peak().allocated >> 20) + " MiB at the most");
+    say("GPU memory: tensors took " + std::to_string(device_context_.peak().allocated >> 20) + " MiB at the most");
   }
   if (journal_) journal_->finish();
   return end;
 } catch (const AgreedError&) {
   throw;
 } catch (const std::exception& error) {  // an error of this rank alone, of any type
-  throw OfRank<std::runtime_error>(mesh_.world().coordinate_text() + ": " + message_of(error));
+  throw RankError<std::runtime_error>(mesh_.world().coordinate_text() + ": " + message_of(error));
 }
 
 void Session::export_weights() try {

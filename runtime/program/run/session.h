@@ -50,8 +50,8 @@ class Session {
   RunOptions options_;
   Preparation prepared_;
   const Recipe& recipe_ = prepared_.recipe;
-  const RunPlan& plan_ = prepared_.plan;
-  const Computing& computing_ = prepared_.computing;
+  const Decisions& decisions_ = prepared_.decisions;
+  const DeviceContext& device_context_ = prepared_.device_context;
   const DeviceMesh& mesh_ = *prepared_.mesh;
   const std::filesystem::path& folder_ = prepared_.folder;
   const bool resumes_ = prepared_.resumes;
@@ -60,7 +60,7 @@ class Session {
   std::unique_ptr<TransformerTrainer> trainer_;
   std::unique_ptr<RunDirectory> directory_;  // on rank 0, until the journal takes it
   std::optional<HostLock> host_lock_;
-  Resumed resumed_;
+  ResumePoint resumed_;
   std::unique_ptr<Journal> journal_;  // on rank 0
   std::optional<Checkpoints> checkpoints_;
   std::optional<ReadAhead<StepBatch>> batches_;  // batches of the next steps

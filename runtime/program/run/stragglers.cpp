@@ -12,14 +12,14 @@ namespace meshtrain {
 Stragglers::Stragglers(const MeshLayout& layout, std::vector<std::string> hosts, std::vector<int64_t> classes)
     : layout_(layout), hosts_(std::move(hosts)), classes_(std::move(classes)) {}
 
-std::optional<Stragglers::Waiting> Stragglers::slowest_of(const std::vector<RankStep>& ranks) const {
+std::optional<Stragglers::Delay> Stragglers::slowest_of(const std::vector<RankStep>& ranks) const {
   std::map<int64_t, std::vector<std::pair<double, int64_t>>> waits;  // wait and rank, by class
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const double wait = ranks[rank].exposed();
     if (std::isnan(wait)) return std::nullopt;
     waits[classes_.empty() ? 0 : classes_.at(rank)].emplace_back(wait, static_cast<int64_t>(rank));
   }
-  std::optional<Waiting> slowest;
+  std::optional<Delay> slowest;
   for (auto& [own, others] : waits) {
     if (others.size() < 2) continue;
     std::ranges::nth_element(others, others.begin());
@@ -33,7 +33,7 @@ std::optional<Stragglers::Waiting> Stragglers::slowest_of(const std::vector<Rank
 }
 
 std::string Stragglers::note(const std::vector<RankStep>& ranks) {
-  const std::optional<Waiting> slowest = slowest_of(ranks);
+  const std::optional<Delay> slowest = slowest_of(ranks);
   if (!slowest) return "";
   if (last_.size() < kSteps) {
     last_.push_back(*slowest);
@@ -45,7 +45,7 @@ std::string Stragglers::note(const std::vector<RankStep>& ranks) {
 
   std::map<int64_t, int64_t> times;
   double others = 0, seconds = 0;
-  for (const Waiting& step : last_) {
+  for (const Delay& step : last_) {
     ++times[step.slowest];
     others += step.others;
     seconds += step.step_seconds;

@@ -30,7 +30,7 @@ class Stragglers {
   std::string note(const std::vector<RankStep>& ranks);
 
  private:
-  struct Waiting {
+  struct Delay {
     int64_t slowest = 0;  // rank
     double others = 0;    // seconds that the others of its class wait longer, in the median
     double step_seconds = 0;
@@ -38,13 +38,13 @@ class Stragglers {
 
   /// Returns the rank for which its class waited longest in a step; nothing when no class has two ranks or hosts do not
   /// wait.
-  std::optional<Waiting> slowest_of(const std::vector<RankStep>& ranks) const;
+  std::optional<Delay> slowest_of(const std::vector<RankStep>& ranks) const;
   std::string describe(int64_t rank, double others, double step_seconds) const;
 
   MeshLayout layout_;
   std::vector<std::string> hosts_;
   std::vector<int64_t> classes_;
-  std::vector<Waiting> last_;  // at most kSteps, in a ring
+  std::vector<Delay> last_;  // at most kSteps, in a ring
   size_t next_ = 0;
   int64_t named_ = -1;   // rank
   int64_t slow_ = -1;    // rank that is slow now

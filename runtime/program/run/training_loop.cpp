@@ -29,7 +29,7 @@ bool is_due(int64_t step, int64_t every) {
 
 }  // namespace
 
-TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
+TrainingLoop::TrainingLoop(const StepContext& run, TrainingState state)
     : run_(run),
       state_(std::move(state)),
       skipped_(run.recipe.train, run.trainer.options().loss_scale.has_value(), state_.step, state_.num_skipped),
@@ -74,7 +74,7 @@ bool TrainingLoop::make_step() {
   const int64_t step = state_.step + 1;
   step_ = step;
   const StepBatch batch = read_batch();
-  FlightRecorder::own().set_place("count of labels");
+  FlightRecorder::own().set_work("count of labels");
   const Trainer::TokenCounts tokens = trainer.count(batch);
   if (tokens.padding > 0) mention_padding(tokens.padding);
   const StepRequest asked = request();
@@ -111,7 +111,7 @@ void TrainingLoop::mention_padding(int64_t count) {
 StepBatch TrainingLoop::read_batch() {
   const Phase phase({"the reading of step " + std::to_string(step_) + "'s samples", PhaseKind::Reading, step_});
   const StepMeter::Part part = meter_.data();
-  FlightRecorder::own().set_place("reading of samples");
+  FlightRecorder::own().set_work("reading of samples");
   return run_.batches.next();
 }
 
@@ -146,7 +146,7 @@ StepRequest TrainingLoop::request() const {
 bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool stops) {
   const TrainRecipe& train = run_.recipe.train;
   TransformerTrainer& trainer = run_.trainer;
-  FlightRecorder::own().set_place("metrics");
+  FlightRecorder::own().set_work("metrics");
   RankStep own = meter_.end();  // the time of a later checkpoint counts for the step that waits for it
   if (made.own_counted > 0) own.loss = made.result.own_loss_sum / static_cast<double>(made.own_counted);
   if (outcome && outcome->optimizer_seconds) own.optimizer_seconds = *outcome->optimizer_seconds;
@@ -173,7 +173,7 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
   // A run that stops on request writes its checkpoint at once and does not evaluate.
   bool has_ended = false;
   if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
-    FlightRecorder::own().set_place("evaluation");
+    FlightRecorder::own().set_work("evaluation");
     const auto asked = [&] { return is_stop_asked(); };
     metrics.evaluation = locate([&] { return run_.evaluation->run_unless(trainer.parts(), run_.mesh, asked); });
     has_ended = !metrics.evaluation;
@@ -196,14 +196,14 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
 void TrainingLoop::advance_checkpoint() {
   const Phase phase({"the checkpoint before step " + std::to_string(step_), PhaseKind::Saving, step_});
   const StepMeter::Part part = meter_.checkpoint();
-  FlightRecorder::own().set_place("checkpoint");
+  FlightRecorder::own().set_work("checkpoint");
   report(run_.checkpoints.advance());
 }
 
 void TrainingLoop::save() {
   const Phase phase({"the checkpoint of step " + std::to_string(state_.step), PhaseKind::Saving, state_.step});
   const StepMeter::Part part = meter_.checkpoint();
-  FlightRecorder::own().set_place("checkpoint");
+  FlightRecorder::own().set_work("checkpoint");
   state_.num_skipped = skipped_.in_a_row();
   run_.trainer.write(state_);
   report(run_.checkpoints.finish());  // the previous checkpoint may not be durable yet
@@ -234,8 +234,8 @@ void TrainingLoop::warn(const std::string& line) const {
 }
 
 std::string TrainingLoop::location() const {
-  const std::string place = FlightRecorder::own().place();
-  return "step " + std::to_string(step_) + (place.empty() ? "" : ", " + place);
+  const std::string work = FlightRecorder::own().work();
+  return "step " + std::to_string(step_) + (work.empty() ? "" : ", " + work);
 }
 
 template <class Action>

@@ -25,7 +25,7 @@
 namespace meshtrain {
 
 /// The objects that the steps of a run work on.
-struct Running {
+struct StepContext {
   const Recipe& recipe;
   const DeviceMesh& mesh;
   const Mixture& data;
@@ -46,7 +46,7 @@ struct Running {
 class TrainingLoop {
  public:
   /// Starts from `state`, that of the step before the first one to make.
-  TrainingLoop(const Running& run, TrainingState state);
+  TrainingLoop(const StepContext& run, TrainingState state);
 
   /// Makes the steps up to train.steps, or until a rank requests a stop. Throws AgreedError for an error that all ranks
   /// know; the error of one rank alone names its step and unit.
@@ -92,7 +92,7 @@ class TrainingLoop {
   void say(const std::string& line) const;
   void warn(const std::string& line) const;
 
-  Running run_;
+  StepContext run_;
   TrainingState state_;
   SkippedSteps skipped_;
   std::atomic<int64_t> step_;   // number of the current step

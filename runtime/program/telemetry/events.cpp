@@ -84,7 +84,7 @@ void keep_events_in(std::filesystem::path file, std::function<Coordinate(int)> c
   target() = {std::move(file), std::move(coordinate_of)};
 }
 
-std::string append_event(const Started& started) {
+std::string append_event(const StartEvent& started) {
   std::vector<std::string> hosts;
   for (const std::string& host : started.hosts) {
     if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
@@ -100,7 +100,7 @@ std::string append_event(const Started& started) {
                             {"trained_parameters", started.num_trainable}});
 }
 
-std::string append_event(const ResumedFrom& resumed) {
+std::string append_event(const ResumeEvent& resumed) {
   return append(
       "resumed",
       {{"step", resumed.step}, {"folder", resumed.folder}, {"seconds", resumed.seconds}, {"changes", resumed.changes}});

@@ -34,7 +34,7 @@ const char* name(FailureCause cause);
 std::string signal_name(int signal);
 
 /// The start of a run, before its first step.
-struct Started {
+struct StartEvent {
   std::string name;                                   ///< of the recipe
   std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first
   std::vector<std::string> hosts;                     ///< by rank; the file has each once
@@ -44,7 +44,7 @@ struct Started {
 };
 
 /// The checkpoint that a start continues from.
-struct ResumedFrom {
+struct ResumeEvent {
   int64_t step = 0;
   std::string folder;  ///< in the run directory
   double seconds = 0;
@@ -76,8 +76,8 @@ void keep_events_in(std::filesystem::path file,
                     std::function<std::vector<std::pair<std::string, int64_t>>(int rank)> coordinate_of);
 
 // Append an event. Return why it was not written; empty when it was, or when no file is set. Any thread.
-std::string append_event(const Started& started);
-std::string append_event(const ResumedFrom& resumed);
+std::string append_event(const StartEvent& started);
+std::string append_event(const ResumeEvent& resumed);
 std::string append_event(const CompletedCheckpoint& checkpoint);
 /// "rank_failed": the job ends because of it.
 std::string append_failed(const RankFailure& failure);

@@ -177,7 +177,7 @@ std::string GoodputFile::line() const {
 void GoodputFile::open() {
   std::string text;
   for (const std::string& earlier : earlier_) text += earlier + '\n';
-  write_whole(file_, text);
+  write_atomically(file_, text);
   sync_folder(file_.parent_path());
   descriptor_ = ::open(file_.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0) fail();

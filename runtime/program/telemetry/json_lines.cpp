@@ -38,8 +38,9 @@ void for_each_line(const std::filesystem::path& file, const std::function<void(c
 }
 
 /// The part of a file that is kept: its leading lines that are complete and belong to steps up to `last_step`.
-struct Kept {
-  Kept(const std::filesystem::path& file, int64_t last_step, const std::function<void(const std::string&)>& on_cut) {
+struct KeptLines {
+  KeptLines(const std::filesystem::path& file, int64_t last_step,
+            const std::function<void(const std::string&)>& on_cut) {
     int64_t next = 1;  // step
     for_each_line(file, [&](const std::string& line, bool ends) {
       const std::optional<int64_t> step = step_of(line);
@@ -61,7 +62,7 @@ struct Kept {
   }
 
   int64_t length = 0;
-  int64_t num_cut = 0;  // lines behind it
+  int64_t num_cut = 0;  // lines after it
   std::string missing;
 };
 
@@ -79,7 +80,7 @@ JsonLines::JsonLines(std::filesystem::path file, int64_t last_step,
                      const std::function<void(const std::string&)>& on_cut)
     : file_(std::move(file)), descriptor_(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
   if (!descriptor_.is_open()) fail(file_);
-  const Kept kept(file_, last_step, on_cut);
+  const KeptLines kept(file_, last_step, on_cut);
   if (ftruncate(descriptor_.number(), kept.length) != 0) fail(file_);
   num_cut_ = kept.num_cut;
   missing_ = kept.missing;

@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-using Kind = Compared::Kind;
+using Kind = Comparison::Kind;
 
 constexpr double kNearlyZero = 1e-6;  // times the model's scale
 
@@ -172,21 +172,21 @@ std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t cou
 }
 
 /// Returns the reference's tensor for `parameter`, on every rank.
-at::Tensor receive_whole(const TracedParameter& parameter, Kind kind, const TracedParameter* reference,
-                         const DeviceMesh& mesh, const std::string& precision, int root) {
+at::Tensor receive_full(const TracedParameter& parameter, Kind kind, const TracedParameter* reference,
+                        const DeviceMesh& mesh, const std::string& precision, int root) {
   const at::ScalarType dtype = precision == "fp64" ? at::kDouble : at::kFloat;
-  at::Tensor whole = reference ? tensor_of(*reference, kind) : at::empty(parameter.global_shape, dtype);
-  mesh.world().broadcast(whole, root).wait();
-  return whole;
+  at::Tensor full = reference ? tensor_of(*reference, kind) : at::empty(parameter.global_shape, dtype);
+  mesh.world().broadcast(full, root).wait();
+  return full;
 }
 
 /// Returns distance and size of the complete tensor to which this rank's part belongs; Measured::none() without a part.
-Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& whole,
-                        const std::string& precision) {
-  if (!parameter.held()) return Measured::none();
+Measurement measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& full,
+                           const std::string& precision) {
+  if (!parameter.held()) return Measurement::none();
   const Measure measure = measure_of(kind, precision);
   const at::Tensor& mine = tensor_of(parameter, kind);
-  const double own = distance(mine, part(whole, parameter.box), measure), size = size_of(mine, measure);
+  const double own = distance(mine, part(full, parameter.box), measure), size = size_of(mine, measure);
   if (parameter.parts.size() == 1) return {own, own, size};
   at::Tensor both = at::tensor({own, size}, at::kDouble);
   if (measure == Measure::Largest) {
@@ -202,13 +202,13 @@ Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::T
 /// Returns distance and size of all gradients together, and then of all weights together, as this rank sees them. For
 /// parameters that this rank lacks, takes the entries of `worst`, the worst rank's, instead of those of `measured`.
 /// Both begin with the first gradient.
-std::vector<Measured> measure_together(const Trace& trace, const Measured* measured, const Measured* worst) {
-  std::vector<Measured> together;
+std::vector<Measurement> measure_together(const Trace& trace, const Measurement* measured, const Measurement* worst) {
+  std::vector<Measurement> together;
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
     std::vector<double> differences, own, sizes;
     for (const size_t i : compared(trace, kind)) {
       const bool held = trace.parameters[i].held();
-      const Measured& tensor = held ? *measured : *worst;
+      const Measurement& tensor = held ? *measured : *worst;
       differences.push_back(tensor.difference);
       if (held) own.push_back(tensor.difference);
       sizes.push_back(tensor.value);
@@ -233,10 +233,10 @@ double least_eps(const std::string& precision) {
   return precision == "fp64" ? 1e-7 : precision == "fp32" ? 1e-5 : 1e-3;
 }
 
-std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
-                              const std::string& precision, int root) {
+std::vector<Comparison> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
+                                const std::string& precision, int root) {
   const at::NoGradGuard no_grad;
-  std::vector<Compared> all;
+  std::vector<Comparison> all;
   for (const Kind kind : {Kind::Loss, Kind::GradientNorm}) {
     for (size_t step = 0; step < trace.losses.size(); ++step) {
       all.push_back({kind, trace.losses.size() == 1 ? "" : "step " + std::to_string(step + 1), 0, 0, 0, 0});
@@ -250,7 +250,7 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
   }
   const std::vector<Yardstick> yardsticks = receive_yardsticks(reference, all.size(), mesh, precision, root);
 
-  std::vector<Measured> measured;
+  std::vector<Measurement> measured;
   const auto add_value = [&](double value) {
     const double difference = std::abs(value - yardsticks[measured.size()].reference);
     measured.push_back({difference, difference, value});
@@ -261,14 +261,14 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
     for (const size_t i : compared(trace, kind)) {
       const TracedParameter& parameter = trace.parameters[i];
-      const TracedParameter* whole = reference ? &reference->exact.parameters[i] : nullptr;
+      const TracedParameter* full = reference ? &reference->exact.parameters[i] : nullptr;
       measured.push_back(
-          measure_tensor(parameter, kind, receive_whole(parameter, kind, whole, mesh, precision, root), precision));
+          measure_tensor(parameter, kind, receive_full(parameter, kind, full, mesh, precision, root), precision));
     }
   }
-  std::vector<Measured> worst = worst_of_ranks(mesh.world(), measured);
+  std::vector<Measurement> worst = worst_of_ranks(mesh.world(), measured);
   if (is_rounded(precision)) {
-    const std::vector<Measured> together =
+    const std::vector<Measurement> together =
         worst_of_ranks(mesh.world(), measure_together(trace, measured.data() + num_values, worst.data() + num_values));
     worst.insert(worst.end(), together.begin(), together.end());
   }

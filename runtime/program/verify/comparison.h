@@ -18,7 +18,7 @@ struct Reference {
 };
 
 /// A number or tensor, compared with one rank's.
-struct Compared {
+struct Comparison {
   /// The last two are the tensors of all parameters together, for half precisions only.
   enum class Kind { Loss, GradientNorm, Gradient, Weight, AllGradients, AllWeights };
 
@@ -51,8 +51,8 @@ struct Compared {
 /// A reference below a millionth of the model's scale is compared on the model's scale. A number that is not finite
 /// differs from everything: a step that both runs skipped proves nothing.
 /// `reference`: on rank `root`, null on the others. Every rank of `mesh` must call it, with the same `root`.
-std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
-                              const std::string& precision, int root = 0);
+std::vector<Comparison> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
+                                const std::string& precision, int root = 0);
 
 /// Returns true when runs of `precision` are compared with fp32: for the half precisions.
 bool is_rounded(const std::string& precision);

@@ -46,14 +46,14 @@ std::vector<Replicas> compare_replicas(const Trace& trace, const DeviceMesh& mes
   for (const Axis& axis : mesh.layout().axes()) {
     if (axis.size == 1) continue;
     const Group& group = mesh.group(axis.name);
-    std::vector<Measured> measured(trace.parameters.size(), Measured::none());
+    std::vector<Measurement> measured(trace.parameters.size(), Measurement::none());
     for (const size_t i : held_alike(trace, axis.name, group)) {
       const double difference = distance_from_first(trace.parameters[i].gradient, group);
       measured[i] = {difference, difference};
     }
     Replicas replicas{axis.name, 0, 0, ""};
     double largest_difference = tolerance;
-    const std::vector<Measured> worst = worst_of_ranks(mesh.world(), measured);
+    const std::vector<Measurement> worst = worst_of_ranks(mesh.world(), measured);
     for (size_t i = 0; i < worst.size(); ++i) {
       if (worst[i].exists()) ++replicas.num_compared;
       if (worst[i].difference <= tolerance) continue;

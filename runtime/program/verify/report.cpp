@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-using Kind = Compared::Kind;
+using Kind = Comparison::Kind;
 
 constexpr Kind kKinds[] = {Kind::Loss,         Kind::GradientNorm, Kind::Gradient,
                            Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
@@ -59,14 +59,14 @@ std::string describe_data(const DataOptions& recipe, const VerifyData& data) {
          fmt::format("{}", fmt::join(documents, ""));
 }
 
-std::string describe_parallelism(const RunPlan& plan) {
-  const MeshLayout& mesh = plan.layout;
+std::string describe_parallelism(const Decisions& decisions) {
+  const MeshLayout& mesh = decisions.layout;
   std::vector<std::string> parts;
   if (mesh.size(kTensorAxis) > 1) {
-    parts.push_back(std::string("sequence parallel ") + (plan.sequence_parallel ? "on" : "off"));
+    parts.push_back(std::string("sequence parallel ") + (decisions.sequence_parallel ? "on" : "off"));
   }
-  if (mesh.size(kContextAxis) > 1) parts.push_back("context parallel " + describe(plan.context));
-  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) parts.push_back("fsdp " + describe(plan.sharding));
+  if (mesh.size(kContextAxis) > 1) parts.push_back("context parallel " + describe(decisions.context));
+  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) parts.push_back("fsdp " + describe(decisions.sharding));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -88,34 +88,34 @@ std::string title(Kind kind) {
   return "";
 }
 
-std::vector<const Compared*> of_kind(const std::vector<Compared>& all, Kind kind) {
-  std::vector<const Compared*> found;
-  for (const Compared& each : all) {
+std::vector<const Comparison*> of_kind(const std::vector<Comparison>& all, Kind kind) {
+  std::vector<const Comparison*> found;
+  for (const Comparison& each : all) {
     if (each.kind == kind) found.push_back(&each);
   }
   return found;
 }
 
 /// Returns true when the movement is lost in rounding: in bf16 that is within the bound and shows nothing.
-bool says_nothing(const Compared& each) {
+bool says_nothing(const Comparison& each) {
   return each.bound >= 1;
 }
 
 /// Returns the number that exceeds its bound most, or is closest to it, among those that show something.
-const Compared& worst_of(const std::vector<const Compared*>& some) {
-  const auto excess = [](const Compared* each) {  // a difference that is not a number exceeds every bound
+const Comparison& worst_of(const std::vector<const Comparison*>& some) {
+  const auto excess = [](const Comparison* each) {  // a difference that is not a number exceeds every bound
     if (each->difference != each->difference) return 1e300;
     return each->equal() && says_nothing(*each) ? 0 : each->difference / each->bound;
   };
   return **std::max_element(some.begin(), some.end(),
-                            [&](const Compared* a, const Compared* b) { return excess(a) < excess(b); });
+                            [&](const Comparison* a, const Comparison* b) { return excess(a) < excess(b); });
 }
 
-std::string on_rank(const Compared& each, const MeshLayout& layout) {
+std::string on_rank(const Comparison& each, const MeshLayout& layout) {
   return layout.size() == 1 ? "" : fmt::format(" on rank {} ({})", each.rank, layout.describe(each.rank));
 }
 
-std::string row(const std::string& what, const Compared& each, const MeshLayout& layout) {
+std::string row(const std::string& what, const Comparison& each, const MeshLayout& layout) {
   std::string text = fmt::format("  {:<20} {:>18.12g} {:>18.12g}  {:>10.1e} {:>8.1e}  {}", what, each.value,
                                  each.reference, each.difference, each.bound, each.name);
   if (each.equal() && says_nothing(each)) text += fmt::format("{}rounding alone", each.name.empty() ? "" : "  ");
@@ -124,16 +124,16 @@ std::string row(const std::string& what, const Compared& each, const MeshLayout&
   return text + "\n";
 }
 
-bool kind_equal(const std::vector<Compared>& all, Kind kind) {
-  return std::all_of(all.begin(), all.end(), [&](const Compared& each) { return each.kind != kind || each.equal(); });
+bool kind_equal(const std::vector<Comparison>& all, Kind kind) {
+  return std::all_of(all.begin(), all.end(), [&](const Comparison& each) { return each.kind != kind || each.equal(); });
 }
 
-bool gradients_equal(const std::vector<Compared>& all) {
+bool gradients_equal(const std::vector<Comparison>& all) {
   return kind_equal(all, Kind::Gradient) && kind_equal(all, Kind::AllGradients);
 }
 
 /// Returns the number with the largest difference: "gradient of NAME". Gradients come before updates and norm.
-std::string most_different(const std::vector<Compared>& all) {
+std::string most_different(const std::vector<Comparison>& all) {
   for (const Kind kind :
        {Kind::Gradient, Kind::AllGradients, Kind::Weight, Kind::AllWeights, Kind::Loss, Kind::GradientNorm}) {
     if (kind_equal(all, kind)) continue;
@@ -144,7 +144,7 @@ std::string most_different(const std::vector<Compared>& all) {
 }
 
 /// Describes the last stage of the computation that was correct.
-std::string describe_stage(const std::vector<Compared>& all) {
+std::string describe_stage(const std::vector<Comparison>& all) {
   if (gradients_equal(all)) {
     return kind_equal(all, Kind::Loss) && kind_equal(all, Kind::GradientNorm)
                ? "every gradient of the first step is equal: look at the optimizer"
@@ -186,10 +186,11 @@ std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, 
 
 }  // namespace
 
-std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data) {
-  const Recipe &asked = plan.asked, &recipe = plan.recipe;
-  std::string text = fmt::format("{}: mesh {} against one rank\n",
-                                 asked.file.empty() ? asked.name : asked.file.string(), plan.run.layout.describe());
+std::string describe_verification(const VerifySetup& setup, const VerifyOptions& options, const VerifyData& data) {
+  const Recipe &asked = setup.asked, &recipe = setup.recipe;
+  std::string text =
+      fmt::format("{}: mesh {} against one rank\n", asked.file.empty() ? asked.name : asked.file.string(),
+                  setup.decisions.layout.describe());
   const auto line = [&](const char* what, const std::string& content) {
     if (!content.empty()) text += fmt::format("  {:<10} {}\n", what, content);
   };
@@ -202,7 +203,7 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
        fmt::format("{} of {} of {}, micro-batch {}; {}", counted(options.steps, "step"),
                    counted(recipe.train.global_batch, "sample"), counted(recipe.train.sequence_length, "token"),
                    recipe.train.micro_batch, describe_optimizer(recipe, asked)));
-  line("parallel", describe_parallelism(plan.run));
+  line("parallel", describe_parallelism(setup.decisions));
   line("precision", fmt::format("{}{} on {}", options.precision, instead_of(asked.train.precision, options.precision),
                                 options.device));
   if (is_rounded(options.precision)) {
@@ -214,16 +215,16 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
   return text;
 }
 
-std::string comparison_table(const std::vector<Compared>& all, const MeshLayout& layout, bool every_parameter) {
+std::string comparison_table(const std::vector<Comparison>& all, const MeshLayout& layout, bool every_parameter) {
   const bool rounded = !of_kind(all, Kind::AllGradients).empty();
   std::string text = fmt::format("  {:<20} {:>18} {:>18}  {:>10} {:>8}\n", "",
                                  layout.size() == 1 ? "again" : std::to_string(layout.size()) + " ranks",
                                  rounded ? "1 rank in fp32" : "1 rank", "difference", "bound");
   for (const Kind kind : kKinds) {
-    const std::vector<const Compared*> some = of_kind(all, kind);
+    const std::vector<const Comparison*> some = of_kind(all, kind);
     if (some.empty()) continue;
     if (every_parameter || some.size() == 1) {
-      for (const Compared* each : some) text += row(title(kind), *each, layout);
+      for (const Comparison* each : some) text += row(title(kind), *each, layout);
     } else {
       text += row(std::string("worst ") + title(kind), worst_of(some), layout);
     }
@@ -234,11 +235,11 @@ std::string comparison_table(const std::vector<Compared>& all, const MeshLayout&
                            "updates norm(a - b) / norm(b); b: one rank's\n");
 }
 
-bool all_equal(const std::vector<Compared>& all) {
-  return std::all_of(all.begin(), all.end(), [](const Compared& each) { return each.equal(); });
+bool all_equal(const std::vector<Comparison>& all) {
+  return std::all_of(all.begin(), all.end(), [](const Comparison& each) { return each.equal(); });
 }
 
-std::string verdict(const std::vector<Compared>& all) {
+std::string verdict(const std::vector<Comparison>& all) {
   if (all_equal(all)) {
     const auto number = [&](Kind kind) { return static_cast<int64_t>(of_kind(all, kind).size()); };
     return fmt::format("equal: loss, gradient norm, {} and {} are within their bounds\n",
@@ -246,8 +247,8 @@ std::string verdict(const std::vector<Compared>& all) {
   }
   std::vector<std::string> parts;
   for (const Kind kind : kKinds) {
-    const std::vector<const Compared*> some = of_kind(all, kind);
-    const auto equal = std::count_if(some.begin(), some.end(), [](const Compared* each) { return each->equal(); });
+    const std::vector<const Comparison*> some = of_kind(all, kind);
+    const auto equal = std::count_if(some.begin(), some.end(), [](const Comparison* each) { return each->equal(); });
     const int64_t different = static_cast<int64_t>(some.size()) - equal;
     if (different == 0) continue;
     parts.push_back(some.size() == 1 ? title(kind)
@@ -256,7 +257,7 @@ std::string verdict(const std::vector<Compared>& all) {
   return fmt::format("DIFFERENT: {}\n", fmt::join(parts, "; "));
 }
 
-std::string diagnosis(const std::vector<Compared>& all, const std::vector<AxisFinding>& axes,
+std::string diagnosis(const std::vector<Comparison>& all, const std::vector<AxisFinding>& axes,
                       const MeshLayout& layout) {
   if (axes.empty())
     return "where to look:\n  the same training on one rank gave two results: something is not seeded\n";

@@ -14,9 +14,9 @@
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
 #include "mesh/skipped_sums.h"
+#include "runtime/program/forecast/forecast.h"
+#include "runtime/program/forecast/mesh_forecast.h"
 #include "runtime/program/launch/connect_devices.h"
-#include "runtime/program/plan/forecast.h"
-#include "runtime/program/plan/planned_mesh.h"
 #include "runtime/program/verify/made_samples.h"
 #include "runtime/program/verify/replicas.h"
 #include "runtime/program/verify/report.h"
@@ -43,34 +43,35 @@ std::string describe_attention() {
 
 class Verification {
  public:
-  Verification(const VerifyPlan& plan, const VerifyOptions& options, const Group& world)
-      : plan_(plan),
+  Verification(const VerifySetup& setup, const VerifyOptions& options, const Group& world)
+      : setup_(setup),
         options_(options),
-        computing_(connect_devices(plan.run.device, world)),
-        world_(computing_.world),
+        device_context_(connect_devices(setup.decisions.device, world)),
+        world_(device_context_.world),
         seen_(std::make_shared<SumsSeen>()),
-        mesh_(plan.run.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {
-  }
+        mesh_(setup.decisions.layout,
+              options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}
 
   bool run(const Print& print) {
     set_rank_name(mesh_.world().coordinate_text());
     open_data();
-    if (!computing_.fallback.empty()) tell(print, [&] { return computing_.fallback + "\n"; });
-    tell(print, [&] { return describe_verification(plan_, options_, data_) + "\n"; });
+    if (!device_context_.fallback.empty()) tell(print, [&] { return device_context_.fallback + "\n"; });
+    tell(print, [&] { return describe_verification(setup_, options_, data_) + "\n"; });
     check_memory();
     if (world_.rank() == 0) reference_.emplace();
     agree(world_, [&] {
       if (reference_) run_on_one_rank();
     });
-    const Trace trace = run_on(mesh_, plan_.recipe);
+    const Trace trace = run_on(mesh_, setup_.recipe);
     refuse_unused_fault();
 
-    const std::vector<Compared> all = compare_with_reference(trace, mesh_);
-    tell(print, [&] { return comparison_table(all, plan_.run.layout, options_.every_parameter) + verdict(all); });
-    if (computing_.device.is_cuda()) tell(print, describe_attention);
+    const std::vector<Comparison> all = compare_with_reference(trace, mesh_);
+    tell(print,
+         [&] { return comparison_table(all, setup_.decisions.layout, options_.every_parameter) + verdict(all); });
+    if (device_context_.device.is_cuda()) tell(print, describe_attention);
     if (!all_equal(all)) {
       const std::vector<AxisFinding> findings = look_at_axes(trace);
-      tell(print, [&] { return diagnosis(all, findings, plan_.run.layout); });
+      tell(print, [&] { return diagnosis(all, findings, setup_.decisions.layout); });
     }
     return all_equal(all);
   }
@@ -83,7 +84,7 @@ class Verification {
   /// Opens the data. Rank 0 decides for all ranks whether the file exists: a file that only some ranks see must not
   /// lead to two sets of tokens.
   void open_data() {
-    const DataOptions& data = plan_.asked.data;
+    const DataOptions& data = setup_.asked.data;
     std::error_code unreadable;
     const std::vector<MixedSource> sources = data.sources();
     const auto is_there = [&](const SourceOptions& source) {
@@ -93,8 +94,8 @@ class Verification {
     world_.broadcast(made, 0).wait();
     data_.made = made.item<int64_t>() != 0;
     agree(world_, [&] {
-      const TrainRecipe& train = plan_.asked.train;
-      const int64_t vocab_size = plan_.asked.model.shape.vocab_size;
+      const TrainRecipe& train = setup_.asked.train;
+      const int64_t vocab_size = setup_.asked.model.shape.vocab_size;
       const uint64_t seed = static_cast<uint64_t>(train.seed);
       if (data_.made) {
         const auto packed =
@@ -111,9 +112,9 @@ class Verification {
 
   /// Returns the bytes that the steps on one rank need; 0 when there is no forecast of them.
   int64_t memory_of_one_rank() const try {
-    const Recipe recipe = on_one_rank(plan_.recipe);
-    const RunPlan plan = resolve(recipe, one_rank_mesh().layout());
-    return forecast_rank(plan, plan_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
+    const Recipe recipe = on_one_rank(setup_.recipe);
+    const Decisions decisions = resolve(recipe, one_rank_mesh().layout());
+    return forecast_rank(decisions, forecast_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
   } catch (const std::exception&) {  // the trainer says why
     return 0;
   }
@@ -122,7 +123,7 @@ class Verification {
   /// system would end this process, or another one, in their midst.
   void check_memory() const {
     agree(world_, [&] {
-      if (world_.rank() != 0 || !computing_.device.is_cpu()) return;
+      if (world_.rank() != 0 || !device_context_.device.is_cpu()) return;
       const int64_t needed = memory_of_one_rank();
       const int64_t free = std::min(available_host_memory(), available_address_space());
       if (needed <= free) return;
@@ -136,8 +137,8 @@ class Verification {
   std::vector<StepBatch> read(const DeviceMesh& mesh, const SequenceLayout& layout) const {
     std::vector<StepBatch> batches;
     for (int64_t step = 0; step < options_.steps; ++step) {
-      batches.push_back(read_step(*samples_, plan_.asked.train, mesh, layout, step));
-      if (options_.shrink) fold_ids(batches.back(), plan_.recipe.model.shape.vocab_size);
+      batches.push_back(read_step(*samples_, setup_.asked.train, mesh, layout, step));
+      if (options_.shrink) fold_ids(batches.back(), setup_.recipe.model.shape.vocab_size);
     }
     return batches;
   }
@@ -145,9 +146,9 @@ class Verification {
   void run_on_one_rank() {
     const Phase phase("the steps on one rank");
     const DeviceMesh alone = one_rank_mesh();
-    Recipe recipe = on_one_rank(plan_.recipe);
+    Recipe recipe = on_one_rank(setup_.recipe);
     const auto trace = [&] {
-      TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, computing_.device);
+      TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, device_context_.device);
       return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
     };
     if (is_rounded(options_.precision)) {
@@ -174,16 +175,16 @@ class Verification {
     std::unique_ptr<TransformerTrainer> trainer;
     std::vector<StepBatch> batches;
     agree(mesh.world(), [&] {
-      trainer = std::make_unique<TransformerTrainer>(resolve(recipe, mesh.layout()), mesh, computing_.device);
+      trainer = std::make_unique<TransformerTrainer>(resolve(recipe, mesh.layout()), mesh, device_context_.device);
       batches = read(mesh, trainer->layout());
     });
     try {
       return trace_steps(*trainer, batches, recipe.optimizer.learning_rate, "mesh " + mesh.layout().describe());
     } catch (const AgreedError& error) {
       if (options_.skipped_sums.empty()) throw;
-      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+      throw RankError<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     } catch (const std::exception& error) {
-      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+      throw RankError<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
 
@@ -192,12 +193,12 @@ class Verification {
     std::set<std::string> possible = seen_->purposes;
     for (const std::string& purpose : seen_->purposes) possible.insert(purpose.substr(0, purpose.find('.')));
     throw InputError(
-        "--inject skip-reduce:" + options_.skipped_sums + ": mesh " + plan_.run.layout.describe() +
+        "--inject skip-reduce:" + options_.skipped_sums + ": mesh " + setup_.decisions.layout.describe() +
         " sums nothing for " + options_.skipped_sums +
         (possible.empty() ? ", nor for anything else" : ": use " + joined({possible.begin(), possible.end()})));
   }
 
-  std::vector<Compared> compare_with_reference(const Trace& trace, const DeviceMesh& mesh) const {
+  std::vector<Comparison> compare_with_reference(const Trace& trace, const DeviceMesh& mesh) const {
     return compare(trace, reference_ ? &*reference_ : nullptr, mesh, options_.precision);
   }
 
@@ -210,7 +211,7 @@ class Verification {
     for (AxisFinding& finding : findings) {
       const std::string& axis = finding.replicas.axis;
       bool takes_part = findings.size() > 1;
-      for (const Axis& other : plan_.run.layout.axes()) {
+      for (const Axis& other : setup_.decisions.layout.axes()) {
         takes_part = takes_part && (other.name == axis || mesh_.coordinate(other.name) == 0);
       }
       if (takes_part) finding.alone = run_alone(axis);
@@ -219,26 +220,26 @@ class Verification {
   }
 
   /// Runs a mesh of one axis on the ranks that are first along every other axis. Rank 0 is its rank 0.
-  std::vector<Compared> run_alone(const std::string& axis) const {
-    std::vector<Axis> axes = plan_.run.layout.axes();
+  std::vector<Comparison> run_alone(const std::string& axis) const {
+    std::vector<Axis> axes = setup_.decisions.layout.axes();
     for (Axis& each : axes) {
       if (each.name != axis) each.size = 1;
     }
     const DeviceMesh mesh(MeshLayout(axes), mesh_.group(axis));
-    Recipe recipe = plan_.recipe;
+    Recipe recipe = setup_.recipe;
     FsdpRecipe& fsdp = recipe.parallel.fsdp;
     if (fsdp.mode == "hybrid_shard")
       fsdp.mode = "full_shard", fsdp.shard_size.reset();  // the axis may have too few ranks for shard_size
     try {
       return compare_with_reference(run_on(mesh, recipe), mesh);
     } catch (const AgreedError& error) {  // an error of this axis, which the other ranks do not know
-      throw OfRank<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
+      throw RankError<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
 
-  const VerifyPlan& plan_;
+  const VerifySetup& setup_;
   const VerifyOptions& options_;
-  Computing computing_;
+  DeviceContext device_context_;
   Group world_;
   std::shared_ptr<SumsSeen> seen_;
   DeviceMesh mesh_;
@@ -249,9 +250,9 @@ class Verification {
 
 }  // namespace
 
-bool verify(const VerifyPlan& plan, const VerifyOptions& options, const Group& world, const Print& print) {
-  const Phase phase("the comparison for " + plan.asked.file.string());
-  return Verification(plan, options, world).run(print);
+bool verify(const VerifySetup& setup, const VerifyOptions& options, const Group& world, const Print& print) {
+  const Phase phase("the comparison for " + setup.asked.file.string());
+  return Verification(setup, options, world).run(print);
 }
 
 }  // namespace meshtrain

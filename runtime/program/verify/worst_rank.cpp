@@ -10,7 +10,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Returns one member of `all` as a tensor [n].
-at::Tensor field(const std::vector<Measured>& all, double Measured::*member) {
+at::Tensor field(const std::vector<Measurement>& all, double Measurement::*member) {
   at::Tensor values = at::empty({static_cast<int64_t>(all.size())}, at::kDouble);
   for (size_t i = 0; i < all.size(); ++i) values.data_ptr<double>()[i] = all[i].*member;
   return values;
@@ -23,19 +23,20 @@ at::Tensor largest(const Group& group, at::Tensor values) {
 
 }  // namespace
 
-Measured Measured::none() {
+Measurement Measurement::none() {
   return {.difference = -kInfinity, .value = -kInfinity};
 }
 
-bool Measured::exists() const {
+bool Measurement::exists() const {
   return difference != -kInfinity;
 }
 
-std::vector<Measured> worst_of_ranks(const Group& group, const std::vector<Measured>& all) {
-  const at::Tensor differences = field(all, &Measured::difference), values = field(all, &Measured::value);
+std::vector<Measurement> worst_of_ranks(const Group& group, const std::vector<Measurement>& all) {
+  const at::Tensor differences = field(all, &Measurement::difference), values = field(all, &Measurement::value);
   const at::Tensor ranked = differences.nan_to_num(kInfinity, kInfinity, -kInfinity);
   at::Tensor worst = ranked.eq(largest(group, ranked.clone()));
-  const at::Tensor own = field(all, &Measured::own).nan_to_num(kInfinity, kInfinity, 0).masked_fill(~worst, -kInfinity);
+  const at::Tensor own =
+      field(all, &Measurement::own).nan_to_num(kInfinity, kInfinity, 0).masked_fill(~worst, -kInfinity);
   worst = worst.logical_and(own.eq(largest(group, own.clone())));
   const int64_t size = group.size();  // chooses the lowest rank among the worst
   const at::Tensor code = worst.to(at::kLong).mul_(size - group.rank());
@@ -43,7 +44,7 @@ std::vector<Measured> worst_of_ranks(const Group& group, const std::vector<Measu
   const at::Tensor others = winner.ne(size - group.rank());
   const at::Tensor found = largest(group, at::stack({differences, values}).masked_fill_(others, -kInfinity));
 
-  std::vector<Measured> result(all.size());
+  std::vector<Measurement> result(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
     result[i].difference = found.data_ptr<double>()[i];
     result[i].value = found.data_ptr<double>()[all.size() + i];

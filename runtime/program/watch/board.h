@@ -16,10 +16,10 @@ namespace meshtrain {
 class Board {
  public:
   struct Slot {
-    std::atomic<int64_t> process;  ///< the rank's process; 0: not started yet, or ended
-    Shown<Sighting> last;          ///< shown every few hundredths of a second, and when its phase or place changes
-    Shown<NewestFlight> newest;    ///< shown at once
-    std::atomic<int64_t> beat;     ///< grows as long as the process runs
+    std::atomic<int64_t> process;      ///< the rank's process; 0: not started yet, or ended
+    SharedValue<Sighting> last;        ///< shown every few hundredths of a second, and when its phase or work changes
+    SharedValue<NewestFlight> newest;  ///< shown at once
+    std::atomic<int64_t> beat;         ///< grows as long as the process runs
     std::atomic<bool> has_written_flights;  ///< after the job's end was reported
 
     /// Returns `last`, with the newest collective as its last.
@@ -39,7 +39,7 @@ class Board {
   Slot& own() const { return slot(index_); }
   /// Returns the slot of the next rank of this host that has not ended; this rank's own when there is none.
   Slot& next() const;
-  /// Returns the slots of this host's ranks, by their place on the host.
+  /// Returns the slots of this host's ranks, by their index on the host.
   std::vector<Slot*> slots() const;
   int index() const { return index_; }
   /// Claims the right to report the end of the job. Returns true for the first caller on this host.

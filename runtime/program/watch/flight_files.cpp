@@ -36,15 +36,15 @@ json time_of_day(Flight::Clock::time_point time) {
   return std::chrono::duration<double>(now).count() - seconds(Flight::Clock::now() - time);
 }
 
-struct Place {
+struct FlightFolder {
   std::filesystem::path folder;
   int rank = 0, num_ranks = 1;
 };
 
-std::mutex place_mutex;
-Place& place() {
-  static auto* const place = new Place;  // outlives threads that write there
-  return *place;
+std::mutex folder_mutex;
+FlightFolder& flight_folder() {
+  static auto* const folder = new FlightFolder;  // outlives threads that write there
+  return *folder;
 }
 
 json line_of(const Flight& flight) {
@@ -62,7 +62,7 @@ json line_of(const Flight& flight) {
       {"to", flight.to},
       {"bytes", flight.bytes},
       {"purpose", flight.purpose.text()},
-      {"place", flight.place.text()},
+      {"place", flight.work.text()},
       {"issued", time_of_day(flight.issued)},
       {"started", time_of_day(flight.started)},
       {"ended", time_of_day(flight.ended)},
@@ -122,7 +122,7 @@ Flight flight_of(const json& line) {
   flight.to = line.at("to");
   flight.bytes = line.at("bytes");
   flight.purpose = line.at("purpose").get<std::string>();
-  flight.place = line.at("place").get<std::string>();
+  flight.work = line.at("place").get<std::string>();
   return flight;
 }
 
@@ -216,15 +216,15 @@ std::filesystem::path flight_file(const std::filesystem::path& folder, int rank)
 }
 
 void keep_flights_in(const std::filesystem::path& folder, int rank, int num_ranks) {
-  const std::lock_guard lock(place_mutex);
-  place() = {folder, rank, num_ranks};
+  const std::lock_guard lock(folder_mutex);
+  flight_folder() = {folder, rank, num_ranks};
 }
 
 bool write_flights(const Sighting& self) {
-  Place where;
+  FlightFolder where;
   {
-    const std::lock_guard lock(place_mutex);
-    where = place();
+    const std::lock_guard lock(folder_mutex);
+    where = flight_folder();
   }
   if (where.folder.empty()) return false;
   std::string text;

@@ -64,12 +64,12 @@ class HostConnections {
   void work(const Sighting& self, const std::vector<std::pair<int, Sighting>>& others = {});
 
   /// The last state that a rank of another host has shown, and its time.
-  struct Seen {
+  struct LastSighting {
     Sighting sighting;
     Clock::time_point when;
     int speaker;  ///< the rank that sent it: this rank, or the first of its host
   };
-  const std::map<int, Seen>& seen() const { return seen_; }
+  const std::map<int, LastSighting>& seen() const { return seen_; }
   /// Returns true while `rank` is connected.
   bool answers(int rank) const;
   /// Returns the ranks lost since the last call. A rank that has lost rank 0 calls it again from then on.
@@ -101,8 +101,8 @@ class HostConnections {
   Invitation invitation_;
   std::vector<Peer> peers_;  // on rank 0 its clients; on any other rank at most rank 0
   Sighting self_;
-  std::map<int, Seen> seen_;  // by rank
-  size_t num_calls_ = 0;      // since the start, or since rank 0 was lost
+  std::map<int, LastSighting> seen_;  // by rank
+  size_t num_calls_ = 0;              // since the start, or since rank 0 was lost
   Clock::time_point called_;
   bool is_refused_ = false;
   bool leaves_ = false;

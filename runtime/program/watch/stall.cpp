@@ -11,7 +11,7 @@ namespace {
 
 using Cause = Verdict::Cause;
 
-std::string place(const RankSight& rank) {
+std::string describe_rank(const RankSight& rank) {
   return rank.name + " on " + rank.host;
 }
 
@@ -128,7 +128,7 @@ class Search {
     const auto waiting = std::count_if(ranks_.begin(), ranks_.end(), [&](const RankSight& rank) {
       return rank.activity.waits && std::find(blamed.begin(), blamed.end(), &rank) == blamed.end();
     });
-    std::string who = place(*blamed.front());
+    std::string who = describe_rank(*blamed.front());
     if (blamed.size() > 1) {
       std::vector<int> more;
       for (size_t i = 1; i < blamed.size(); ++i) more.push_back(blamed[i]->rank);
@@ -173,7 +173,7 @@ class Search {
         in_seconds(waiting_ms_) + ":";
     for (size_t i = 0; i < circle.size(); ++i) {
       const Activity& activity = circle[i]->activity;
-      text += (i == 0 ? " " : "; ") + place(*circle[i]) + " in " + describe_awaited(activity) + ", in " +
+      text += (i == 0 ? " " : "; ") + describe_rank(*circle[i]) + " in " + describe_awaited(activity) + ", in " +
               circle[i]->phase.text;
     }
     return make(Cause::Order, circle, text);
@@ -187,12 +187,13 @@ class Search {
       if (mine == nullptr || theirs == nullptr || fit(*mine, *theirs)) continue;
       return make(Cause::Different, {&current, other},
                   "ranks issue different collectives as number " + std::to_string(number) + " of group " +
-                      group.name.text() + ", and wait for " + in_seconds(waiting_ms_) + ": " + place(current) + " " +
-                      meshtrain::describe(*mine) + ", in " + current.phase.text + "; " + place(*other) + " " +
-                      meshtrain::describe(*theirs) + ", in " + other->phase.text);
+                      group.name.text() + ", and wait for " + in_seconds(waiting_ms_) + ": " + describe_rank(current) +
+                      " " + meshtrain::describe(*mine) + ", in " + current.phase.text + "; " + describe_rank(*other) +
+                      " " + meshtrain::describe(*theirs) + ", in " + other->phase.text);
     }
     return make(Cause::Transport, {},
-                place(current) + " has waited " + in_seconds(waiting_ms_) + " in " + describe(group, mine, number) +
+                describe_rank(current) + " has waited " + in_seconds(waiting_ms_) + " in " +
+                    describe(group, mine, number) +
                     ", to which all ranks of the group have come: the network or the memory between them stands still");
   }
 

@@ -358,7 +358,7 @@ void Watch::look_at_next() {
 void Watch::look_at_hosts() {
   if (!connections_) return;
   for (const auto& [rank, loss] : connections_->lost()) {
-    lost_.try_emplace(rank, Lost{loss, connections_->seen().at(rank).sighting, Clock::now()});
+    lost_.try_emplace(rank, LostRank{loss, connections_->seen().at(rank).sighting, Clock::now()});
   }
   if (connections_->is_refused()) {
     const std::string tried = connections_->invitation().text();
@@ -370,7 +370,7 @@ void Watch::look_at_hosts() {
   std::erase_if(lost_, [this](const auto& each) { return connections_->answers(each.first); });
 }
 
-void Watch::look_at(int rank, Lost& lost) {
+void Watch::look_at(int rank, LostRank& lost) {
   const Clock::time_point now = Clock::now();
   if (connections_->answers(rank)) {
     if (!lost.is_reported) return;
@@ -407,7 +407,7 @@ RankFailure Watch::failure_of(FailureCause cause, std::vector<int> ranks, const 
           .during = seen.phase.data()};
 }
 
-RankFailure Watch::describe(int rank, const Lost& lost) const {
+RankFailure Watch::describe(int rank, const LostRank& lost) const {
   std::vector<int> ranks = hosts_.ranks_of(hosts_.host_of(rank));
   const std::string name = lost.seen.name.data(), host = lost.seen.host.data();
   const std::string seen = std::string("in ") + lost.seen.phase.data() + seen_collective(lost.seen);

@@ -55,7 +55,7 @@ class Watch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Lost {
+  struct LostRank {
     Loss loss;
     Sighting seen;  // its last state
     Clock::time_point since;
@@ -80,10 +80,10 @@ class Watch {
   bool is_end_reported() const;
   void look_at_next();
   void look_at_hosts();
-  void look_at(int rank, Lost& lost);
+  void look_at(int rank, LostRank& lost);
   void wait(std::unique_lock<std::timed_mutex>& lock) const;
   void leave();
-  RankFailure describe(int rank, const Lost& lost) const;
+  RankFailure describe(int rank, const LostRank& lost) const;
   /// Returns how long this rank may stay in one phase after a loss.
   Clock::duration patience(Loss loss) const;
   /// Returns the values of a failure whose cause lies in a rank that was last seen so.
@@ -97,7 +97,7 @@ class Watch {
   std::optional<HostConnections> connections_;
   int num_missing_ = 0;              // consecutive looks that found the next process gone
   int end_signal_ = 0;               // the signal that ended it; 0: unknown
-  std::map<int, Lost> lost_;         // by rank
+  std::map<int, LostRank> lost_;     // by rank
   std::string phase_;                // of this rank
   Clock::time_point moved_;          // when this phase began
   Clock::duration longest_phase_{};  // of the phases that have ended

@@ -87,7 +87,7 @@ class TreeBuilder final : public YAML::EventHandler {
 
  private:
   /// A list or a map whose end was not read yet.
-  struct Open {
+  struct OpenNode {
     YamlValue value;
     YAML::anchor_t anchor = 0;
     bool has_key = false;  // map: a key has been read, its value is next
@@ -119,7 +119,7 @@ class TreeBuilder final : public YAML::EventHandler {
   }
 
   void close() {
-    Open closed = std::move(open_.back());
+    OpenNode closed = std::move(open_.back());
     open_.pop_back();
     add(std::move(closed.value), closed.anchor);
   }
@@ -141,7 +141,7 @@ class TreeBuilder final : public YAML::EventHandler {
       root_ = std::move(value);
     } else if (expects_key()) {
       take_key(value);
-    } else if (Open& parent = open_.back(); parent.value.kind == YamlValue::Kind::Map) {
+    } else if (OpenNode& parent = open_.back(); parent.value.kind == YamlValue::Kind::Map) {
       parent.value.entries.push_back({std::move(parent.key), std::move(parent.key_location), std::move(value)});
       parent.has_key = false;
     } else {
@@ -157,7 +157,7 @@ class TreeBuilder final : public YAML::EventHandler {
   /// Returns "train.steps" for a key of the map that is being read.
   std::string path_of(const std::string& key) const {
     std::string path;
-    for (const Open& open : open_) {
+    for (const OpenNode& open : open_) {
       if (open.has_key) path += open.key + ".";
     }
     return path + key;
@@ -168,7 +168,7 @@ class TreeBuilder final : public YAML::EventHandler {
       refuse(key.location, "a key is a word, not " + key.shown());
     }
     if (has_control_characters(key.text)) refuse(key.location, key.shown() + " is not a key");
-    Open& map = open_.back();
+    OpenNode& map = open_.back();
     for (const YamlEntry& entry : map.value.entries) {
       if (entry.key != key.text) continue;
       refuse(key.location, path_of(key.text) + ": appears twice, first in line " + std::to_string(entry.location.line) +
@@ -183,16 +183,16 @@ class TreeBuilder final : public YAML::EventHandler {
   int documents_ = 0;
   Size size_;
   YamlValue root_;
-  std::vector<Open> open_;
+  std::vector<OpenNode> open_;
   std::map<YAML::anchor_t, YamlValue> anchored_;
 };
 
-void check_is_text(const std::string& text, const YamlLocation& whole) {
-  if (text.size() > kMaxBytes) refuse(whole, "more than 1 MiB: this is not a recipe");
+void check_is_text(const std::string& text, const YamlLocation& full) {
+  if (text.size() > kMaxBytes) refuse(full, "more than 1 MiB: this is not a recipe");
   for (const char character : text) {
     const auto byte = static_cast<unsigned char>(character);
     if ((byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f) {
-      refuse(whole, "not a text file");
+      refuse(full, "not a text file");
     }
   }
 }

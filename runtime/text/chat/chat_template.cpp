@@ -6,7 +6,7 @@
 #include "mesh/base/files/download.h"
 #include "mesh/base/files/file_reader.h"
 #include "mesh/base/files/json_object.h"
-#include "runtime/text/tokenizer/tokens_beside.h"
+#include "runtime/text/tokenizer/config_tokens.h"
 
 namespace meshtrain {
 namespace {
@@ -62,7 +62,7 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
   const json config = folder.empty() ? json::object() : read_if_there(config_file);
   const auto add = [&](const std::string& name, const fs::path& path, std::string_view source) {
     jinja::Template text(path.string() + (name == kDefault ? "" : " (" + name + ")"), source);
-    templates_.insert_or_assign(name, Named{std::move(text), source.find("tools") != std::string_view::npos});
+    templates_.insert_or_assign(name, NamedTemplate{std::move(text), source.find("tools") != std::string_view::npos});
   };
   if (file) {
     name_ = file->string();
@@ -99,7 +99,7 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
         ": name one with --chat-template FILE.jinja");
   }
   if (!folder.empty()) warning_ = class_warning(folder, config);
-  const TokensBeside beside = folder.empty() ? TokensBeside() : read_tokens_beside(folder, nullptr);
+  const ConfigTokens beside = folder.empty() ? ConfigTokens() : read_config_tokens(folder, nullptr);
   for (const auto& [key, token] : beside.named) {
     special_tokens_.emplace_back(key, jinja::Value::text(token.token.content));
   }
@@ -107,7 +107,7 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
   localtime_r(&seconds, &now_);
 }
 
-const ChatTemplate::Named& ChatTemplate::template_for(const Conversation& conversation) const {
+const ChatTemplate::NamedTemplate& ChatTemplate::template_for(const Conversation& conversation) const {
   auto found = conversation.tools.is_none() ? templates_.end() : templates_.find("tool_use");
   if (found == templates_.end()) found = templates_.find(kDefault);
   if (found != templates_.end()) return found->second;
@@ -122,7 +122,8 @@ bool ChatTemplate::reads_tools(const Conversation& conversation) const {
   return template_for(conversation).reads_tools;
 }
 
-jinja::Rendered ChatTemplate::render(const Conversation& conversation, size_t count, bool add_generation_prompt) const {
+jinja::RenderResult ChatTemplate::render(const Conversation& conversation, size_t count,
+                                         bool add_generation_prompt) const {
   const auto& all = conversation.messages->values;
   jinja::RenderOptions options;
   options.messages = conversation.messages;

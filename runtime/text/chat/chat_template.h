@@ -19,14 +19,14 @@ class ChatTemplate {
  public:
   /// Loads the templates of `tokenizer`, a name for load_tokenizer(): chat_template.jinja of its folder, with
   /// additional_chat_templates/NAME.jinja, else "chat_template" of tokenizer_config.json, one or a list of named ones.
-  /// `file`: a template instead of these. Special tokens are those that read_tokens_beside() names. Throws InputError
+  /// `file`: a template instead of these. Special tokens are those that read_config_tokens() names. Throws InputError
   /// when there is no template, when it is malformed, and for a SentencePiece model, which does not recognise special
   /// tokens in a text.
   ChatTemplate(const std::string& tokenizer, const std::optional<std::filesystem::path>& file = {});
 
   /// Renders the first `count` messages as transformers' apply_chat_template() does. The template called tool_use,
   /// where there is one, renders conversations with tools. Throws InputError that names the template, line and column.
-  jinja::Rendered render(const Conversation& conversation, size_t count, bool add_generation_prompt) const;
+  jinja::RenderResult render(const Conversation& conversation, size_t count, bool add_generation_prompt) const;
 
   /// Returns true when the template of this conversation marks the assistant's turns itself, by {% generation %}.
   bool has_generation(const Conversation& conversation) const;
@@ -39,13 +39,13 @@ class ChatTemplate {
   const std::string& warning() const { return warning_; }
 
  private:
-  struct Named {
+  struct NamedTemplate {
     jinja::Template text;
     bool reads_tools = false;
   };
-  const Named& template_for(const Conversation& conversation) const;
+  const NamedTemplate& template_for(const Conversation& conversation) const;
 
-  std::map<std::string, Named> templates_;
+  std::map<std::string, NamedTemplate> templates_;
   std::string name_;  // of the file, for messages
   std::string warning_;
   std::vector<std::pair<std::string, jinja::Value>> special_tokens_;

@@ -16,7 +16,7 @@ namespace meshtrain {
 namespace {
 
 using jinja::MessageSpan;
-using jinja::Rendered;
+using jinja::RenderResult;
 using jinja::Span;
 
 bool is_assistant(const Conversation& conversation, size_t message) {
@@ -34,8 +34,8 @@ std::vector<size_t> counted_turns(const Conversation& conversation) {
 }
 
 /// Returns the rendering of the first messages; std::nullopt when the template refuses them.
-std::optional<Rendered> try_render(const ChatTemplate& chat, const Conversation& conversation, size_t count,
-                                   bool add_generation_prompt) {
+std::optional<RenderResult> try_render(const ChatTemplate& chat, const Conversation& conversation, size_t count,
+                                       bool add_generation_prompt) {
   try {
     return chat.render(conversation, count, add_generation_prompt);
   } catch (const jinja::TemplateError&) {
@@ -45,15 +45,16 @@ std::optional<Rendered> try_render(const ChatTemplate& chat, const Conversation&
 
 /// Returns the spans outside the messages that have no weight. Throws InputError when the template's loop over the
 /// messages does not tell which message a span belongs to.
-std::vector<Span> with_weight(const Conversation& conversation, const Rendered& whole, const std::vector<Span>& spans) {
+std::vector<Span> with_weight(const Conversation& conversation, const RenderResult& full,
+                              const std::vector<Span>& spans) {
   const auto& messages = conversation.messages->values;
   if (std::ranges::none_of(messages, has_no_weight)) return spans;
   std::vector<Span> kept;
   for (const Span& span : spans) {
-    const auto message = std::ranges::find_if(whole.message_spans, [&](const MessageSpan& written) {
+    const auto message = std::ranges::find_if(full.message_spans, [&](const MessageSpan& written) {
       return written.span.begin <= span.begin && span.end <= written.span.end;
     });
-    if (message == whole.message_spans.end()) {
+    if (message == full.message_spans.end()) {
       throw InputError(
           "a message has the weight 0, and the template does not tell which message a {% generation %} belongs to: "
           "leave the key out, or loop over the messages outside macros");
@@ -63,12 +64,12 @@ std::vector<Span> with_weight(const Conversation& conversation, const Rendered& 
   return kept;
 }
 
-/// Returns what {% generation %} has marked, behind the prompt where there is one.
-std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
-  const std::vector<Span> marked = with_weight(conversation, whole, whole.generation);
+/// Returns what {% generation %} has marked, after the prompt where there is one.
+std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& full) {
+  const std::vector<Span> marked = with_weight(conversation, full, full.generation);
   if (conversation.first_counted == 0) return marked;
-  const Rendered prompt = chat.render(conversation, conversation.first_counted, true);
-  if (!whole.text.starts_with(prompt.text)) {
+  const RenderResult prompt = chat.render(conversation, conversation.first_counted, true);
+  if (!full.text.starts_with(prompt.text)) {
     throw InputError(
         "the template renders the prompt in another way when the completion follows: --loss all counts both");
   }
@@ -130,30 +131,30 @@ Conversation without(const Conversation& conversation, size_t left_out) {
 
 /// Returns the conversation without those of its counted turns of which the template writes nothing: its text is the
 /// same without them.
-Conversation without_unwritten(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+Conversation without_unwritten(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& full) {
   Conversation written = conversation;
   const std::vector<size_t> turns = counted_turns(conversation);
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
     if (!has_no_text(conversation.messages->values[*turn])) continue;
     Conversation shorter = without(written, *turn);
-    const std::optional<Rendered> text = try_render(chat, shorter, shorter.messages->values.size(), false);
-    if (text && text->text == whole.text) written = std::move(shorter);
+    const std::optional<RenderResult> text = try_render(chat, shorter, shorter.messages->values.size(), false);
+    if (text && text->text == full.text) written = std::move(shorter);
   }
   return written;
 }
 
 /// A way to find the turn of a message in the rendering of all; std::nullopt where it does not find it.
-using FindTurn = std::optional<Span>(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
-                                     size_t message);
+using FindTurn = std::optional<Span>(const ChatTemplate& chat, const Conversation& conversation,
+                                     const RenderResult& full, size_t message);
 
-std::optional<Span> turn_by_prefixes(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
-                                     size_t message) {
-  const std::optional<Rendered> before = try_render(chat, conversation, message, true);
-  if (!before || !whole.text.starts_with(before->text)) return std::nullopt;
-  size_t end = whole.text.size();
+std::optional<Span> turn_by_prefixes(const ChatTemplate& chat, const Conversation& conversation,
+                                     const RenderResult& full, size_t message) {
+  const std::optional<RenderResult> before = try_render(chat, conversation, message, true);
+  if (!before || !full.text.starts_with(before->text)) return std::nullopt;
+  size_t end = full.text.size();
   if (message + 1 < conversation.messages->values.size()) {
-    const std::optional<Rendered> after = try_render(chat, conversation, message + 1, false);
-    if (!after || !whole.text.starts_with(after->text)) return std::nullopt;
+    const std::optional<RenderResult> after = try_render(chat, conversation, message + 1, false);
+    if (!after || !full.text.starts_with(after->text)) return std::nullopt;
     end = after->text.size();
   }
   if (end < before->text.size()) return std::nullopt;
@@ -171,27 +172,27 @@ std::optional<Span> span_of(const std::vector<MessageSpan>& spans, size_t messag
   return found;
 }
 
-/// Returns what the template writes behind the last of the first `count` messages to begin the next turn.
+/// Returns what the template writes after the last of the first `count` messages to begin the next turn.
 std::optional<std::string> generation_prompt(const ChatTemplate& chat, const Conversation& conversation, size_t count) {
-  const std::optional<Rendered> rendered = count > 0 ? try_render(chat, conversation, count, true) : std::nullopt;
+  const std::optional<RenderResult> rendered = count > 0 ? try_render(chat, conversation, count, true) : std::nullopt;
   const std::optional<Span> last = rendered ? span_of(rendered->message_spans, count - 1) : std::nullopt;
   return last ? std::optional(rendered->text.substr(last->end)) : std::nullopt;
 }
 
-std::optional<Span> turn_by_loop(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
+std::optional<Span> turn_by_loop(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& full,
                                  size_t message) {
-  const std::optional<Span> span = span_of(whole.message_spans, message);
+  const std::optional<Span> span = span_of(full.message_spans, message);
   const std::optional<std::string> prompt = generation_prompt(chat, conversation, message);
   if (!span || !prompt) return std::nullopt;
-  const std::string_view written = std::string_view(whole.text).substr(span->begin, span->end - span->begin);
+  const std::string_view written = std::string_view(full.text).substr(span->begin, span->end - span->begin);
   if (!written.starts_with(*prompt)) return std::nullopt;
   return Span{span->begin + prompt->size(), span->end};
 }
 
 constexpr std::array<FindTurn*, 2> kWays = {turn_by_prefixes, turn_by_loop};
 
-/// Returns the conversation behind a message of another one.
-Conversation behind(const Conversation& other, const Conversation& conversation) {
+/// Returns the conversation after a message of another one.
+Conversation after_message(const Conversation& other, const Conversation& conversation) {
   const jinja::ListPtr& before = other.messages;
   jinja::List messages{{before->values[0]}, false, std::max(before->depth, conversation.messages->depth)};
   const auto& own = conversation.messages->values;
@@ -202,45 +203,46 @@ Conversation behind(const Conversation& other, const Conversation& conversation)
 }
 
 /// Returns where message 0 ends in the rendering of all.
-std::optional<size_t> end_of_first(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
-  const std::optional<Rendered> alone = try_render(chat, conversation, 1, false);
-  if (alone && whole.text.starts_with(alone->text)) return alone->text.size();
-  const std::optional<Span> span = span_of(whole.message_spans, 0);
+std::optional<size_t> end_of_first(const ChatTemplate& chat, const Conversation& conversation,
+                                   const RenderResult& full) {
+  const std::optional<RenderResult> alone = try_render(chat, conversation, 1, false);
+  if (alone && full.text.starts_with(alone->text)) return alone->text.size();
+  const std::optional<Span> span = span_of(full.message_spans, 0);
   return span ? std::optional(span->end) : std::nullopt;
 }
 
 /// Returns the turn of message 0 as first_turn() does, by a rendering of `longer`, a message and the conversation.
 std::optional<Span> first_turn_by(const Conversation& longer, FindTurn& find, const ChatTemplate& chat,
-                                  const std::string& whole) {
-  const std::optional<Rendered> rendered = try_render(chat, longer, longer.messages->values.size(), false);
+                                  const std::string& full) {
+  const std::optional<RenderResult> rendered = try_render(chat, longer, longer.messages->values.size(), false);
   const std::optional<Span> turn = rendered ? find(chat, longer, *rendered, 1) : std::nullopt;
   const std::optional<size_t> added = turn ? end_of_first(chat, longer, *rendered) : std::nullopt;
   if (!added || *added > turn->begin) return std::nullopt;
   const std::string_view text = rendered->text;
-  if (!whole.ends_with(text.substr(*added))) return std::nullopt;
-  const size_t end = whole.size() - (text.size() - turn->end);
+  if (!full.ends_with(text.substr(*added))) return std::nullopt;
+  const size_t end = full.size() - (text.size() - turn->end);
   return Span{end - (turn->end - turn->begin), end};
 }
 
 /// Returns the turn of message 0. Many templates look at the first message, and so refuse to render none, or render a
-/// message of the system in front of one. The turn is looked for behind another message instead, of the user, or where
-/// that changes the turn (Qwen3 without a question) of the system: what is written behind that message has to be what
+/// message of the system in front of one. The turn is looked for after another message instead, of the user, or where
+/// that changes the turn (Qwen3 without a question) of the system: what is written after that message has to be what
 /// the conversation itself ends with.
 std::optional<Span> first_turn(FindTurn& find, const ChatTemplate& chat, const Conversation& conversation,
-                               const std::string& whole) {
+                               const std::string& full) {
   const std::string text = "?";
   for (const Conversation& other : {ask(text, nullptr), ask(text, &text)}) {
-    if (const auto turn = first_turn_by(behind(other, conversation), find, chat, whole)) return turn;
+    if (const auto turn = first_turn_by(after_message(other, conversation), find, chat, full)) return turn;
   }
   return std::nullopt;
 }
 
 std::optional<std::vector<Span>> turns_by(FindTurn& find, const ChatTemplate& chat, const Conversation& conversation,
-                                          const Rendered& whole) {
+                                          const RenderResult& full) {
   std::vector<Span> turns;
   for (const size_t i : counted_turns(conversation)) {
     const std::optional<Span> turn =
-        i == 0 ? first_turn(find, chat, conversation, whole.text) : find(chat, conversation, whole, i);
+        i == 0 ? first_turn(find, chat, conversation, full.text) : find(chat, conversation, full, i);
     if (!turn) return std::nullopt;
     turns.push_back(*turn);
   }
@@ -248,24 +250,22 @@ std::optional<std::vector<Span>> turns_by(FindTurn& find, const ChatTemplate& ch
 }
 
 /// Returns why turns_by() found no turns.
-std::string hindrance(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+std::string hindrance(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& full) {
   const bool begins = counted_turns(conversation).front() == 0;
-  const auto finds_first = [&](FindTurn* find) {
-    return first_turn(*find, chat, conversation, whole.text).has_value();
-  };
+  const auto finds_first = [&](FindTurn* find) { return first_turn(*find, chat, conversation, full.text).has_value(); };
   if (begins && std::ranges::none_of(kWays, finds_first)) {
-    return "the assistant begins the conversation, and the template writes that turn in another way than behind a "
+    return "the assistant begins the conversation, and the template writes that turn in another way than after a "
            "message of the user or the system";
   }
   return "rendered up to such a turn, the template's text is not a prefix of the complete text";
 }
 
-std::vector<Span> find_turns(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
-  if (chat.has_generation(conversation)) return marked_turns(chat, conversation, whole);
+std::vector<Span> find_turns(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& full) {
+  if (chat.has_generation(conversation)) return marked_turns(chat, conversation, full);
   for (FindTurn* find : kWays) {
-    if (const auto turns = turns_by(*find, chat, conversation, whole)) return *turns;
+    if (const auto turns = turns_by(*find, chat, conversation, full)) return *turns;
   }
-  throw InputError("the assistant's turns cannot be told apart: " + hindrance(chat, conversation, whole) +
+  throw InputError("the assistant's turns cannot be told apart: " + hindrance(chat, conversation, full) +
                    ": give --loss all, or --chat-template one that marks them by {% generation %}");
 }
 
@@ -292,7 +292,7 @@ std::optional<std::vector<Span>> spelled_tokens(const Tokenizer& tokenizer, std:
   return spans;
 }
 
-/// Returns how many tokens the text before `end` has, of those that the whole begins with.
+/// Returns how many tokens the text before `end` has, of those that the complete text begins with.
 size_t tokens_before(const Tokenizer& tokenizer, std::string_view text, size_t end, const std::vector<int64_t>& ids) {
   const std::vector<int64_t> before = tokenizer.ids(text.substr(0, end), /*add_special=*/false);
   const auto [mine, theirs] = std::mismatch(before.begin(), before.end(), ids.begin(), ids.end());
@@ -323,19 +323,19 @@ std::vector<uint8_t> counted_tokens(const Tokenizer& tokenizer, const std::strin
 
 ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, const Conversation& conversation,
                          LossOn loss) {
-  const Rendered whole = chat.render(conversation, conversation.messages->values.size(), false);
+  const RenderResult full = chat.render(conversation, conversation.messages->values.size(), false);
   ChatTokens tokens;
-  tokenizer.encode(whole.text, tokens.ids, /*add_special=*/false);
-  tokens.prints_parts = prints_parts(conversation, whole.text);
-  tokens.loses_parts = !tokens.prints_parts && loses_parts(conversation, whole.text);
+  tokenizer.encode(full.text, tokens.ids, /*add_special=*/false);
+  tokens.prints_parts = prints_parts(conversation, full.text);
+  tokens.loses_parts = !tokens.prints_parts && loses_parts(conversation, full.text);
   if (loss == LossOn::All) {
     tokens.counted.assign(tokens.ids.size(), 1);
   } else {
-    const Conversation written = without_unwritten(chat, conversation, whole);
+    const Conversation written = without_unwritten(chat, conversation, full);
     tokens.num_unwritten = conversation.messages->values.size() - written.messages->values.size();
-    const Rendered same =
-        tokens.num_unwritten == 0 ? whole : chat.render(written, written.messages->values.size(), false);
-    tokens.counted = counted_tokens(tokenizer, whole.text, tokens.ids, find_turns(chat, written, same));
+    const RenderResult same =
+        tokens.num_unwritten == 0 ? full : chat.render(written, written.messages->values.size(), false);
+    tokens.counted = counted_tokens(tokenizer, full.text, tokens.ids, find_turns(chat, written, same));
   }
   return tokens;
 }
@@ -350,7 +350,7 @@ std::optional<int64_t> end_of_turn(const ChatTemplate& chat, const Tokenizer& to
   constexpr std::string_view kAnswer = "0123456789";
   const Conversation conversation = parse_conversation(
       R"({"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "0123456789"}]})");
-  const std::optional<Rendered> rendered = try_render(chat, conversation, 2, false);
+  const std::optional<RenderResult> rendered = try_render(chat, conversation, 2, false);
   const size_t found = rendered ? rendered->text.rfind(kAnswer) : std::string::npos;
   if (found == std::string::npos) return std::nullopt;
   const std::vector<int64_t> ids = tokenizer.ids(rendered->text.substr(found + kAnswer.size()), /*add_special=*/false);

@@ -26,21 +26,21 @@ struct ChatTokens {
 /// Returns the ids that transformers' apply_chat_template(tokenize=True) gives: those of the rendered text, in which
 /// special tokens are recognised and around which none is put.
 ///
-/// The assistant's turns are found with LossOn::Assistant, of a conversation with a prompt only those behind it,
+/// The assistant's turns are found with LossOn::Assistant, of a conversation with a prompt only those after it,
 ///   1. by the template's own {% generation %}, as transformers' assistant mask has them;
 ///   2. else by rendering prefixes: the turn of message i is what the first i + 1 messages have more than the first i
-///      with the generation prompt, if both are prefixes of the whole;
+///      with the generation prompt, if both are prefixes of the complete text;
 ///   3. else, for a template that renders a turn in another way when it is the last, by what its loop writes for
 ///      message i, without the generation prompt with which that begins.
 /// A message without a text of its own, tool calls alone in most, has no turn where the template writes the same
 /// without it, and is left out of the search. The turn of message 0, which has nothing before it, is looked for in both
-/// ways behind a message of the user or of the system; what is rendered behind that message has to be the end of the
+/// ways after a message of the user or of the system; what is rendered after that message has to be the end of the
 /// conversation's own text. A token counts when a byte of it belongs to such a turn. Throws InputError when the
 /// template refuses the conversation, or none of the three finds the turns.
 ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, const Conversation& conversation,
                          LossOn loss);
 
-/// Returns the tokens of a conversation with the generation prompt behind it.
+/// Returns the tokens of a conversation with the generation prompt after it.
 std::vector<int64_t> tokenize_prompt(const ChatTemplate& chat, const Tokenizer& tokenizer,
                                      const Conversation& conversation);
 

@@ -74,7 +74,7 @@ const char* role_of_sharegpt(const std::string& from) {
   return from == "system" ? "system" : nullptr;
 }
 
-/// Returns "conversations", as ShareGPT has them, as messages: {from, value} in the place of {role, content}, behind
+/// Returns "conversations", as ShareGPT has them, as messages: {from, value} in the place of {role, content}, after
 /// "system" where that is a text.
 Json messages_of_sharegpt(const Json& object) {
   const Json& list = object["conversations"];
@@ -236,7 +236,7 @@ bool ends_with_assistant(const Conversation& conversation) {
   return role_of(conversation.messages->values.back()) == "assistant";
 }
 
-Conversation behind_system(const Conversation& conversation, const std::string& system) {
+Conversation after_system(const Conversation& conversation, const std::string& system) {
   const auto& own = conversation.messages->values;
   if (role_of(own.front()) == "system")
     throw InputError("the conversation has a message of the system already: leave out that or --system");

@@ -111,12 +111,12 @@ Value get_slice(const Value& value, const Value& begin, const Value& end, const 
   }
   const auto size = static_cast<int64_t>(value.is_text() ? letters.size() : value.list().values.size());
   const int64_t lowest = step > 0 ? 0 : -1, highest = step > 0 ? size : size - 1;
-  const auto place = [&](const Value& bound, int64_t absent) {
+  const auto bounded = [&](const Value& bound, int64_t absent) {
     if (!given(bound)) return absent;
     const int64_t index = bound.whole();
     return std::clamp(index < 0 ? std::max(index, -size - 1) + size : index, lowest, highest);
   };
-  const int64_t first = place(begin, step > 0 ? lowest : highest), last = place(end, step > 0 ? highest : lowest);
+  const int64_t first = bounded(begin, step > 0 ? lowest : highest), last = bounded(end, step > 0 ? highest : lowest);
   std::string text;
   std::vector<Value> values;
   for (int64_t i = first; step > 0 ? i < last : i > last;) {

@@ -18,7 +18,7 @@ class ExpressionParser : protected TokenCursor {
   /// Parses an expression, or several with commas between them, which are a tuple.
   ExpressionPtr parse_tuple(bool with_choice = true, bool in_brackets = false);
   ExpressionPtr parse_expression();
-  /// Parses filters, tests and calls behind a value. `first_is_named`: a filter's name comes first, without its sign.
+  /// Parses filters, tests and calls after a value. `first_is_named`: a filter's name comes first, without its sign.
   ExpressionPtr parse_filters(ExpressionPtr value, bool first_is_named);
 
  private:

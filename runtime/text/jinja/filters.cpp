@@ -309,7 +309,7 @@ Value with_case(const Value& value, const Arguments& arguments, Budget& budget) 
   return make_text(Change(shown_text(value, budget)), budget);
 }
 
-/// Returns the text with a capital at the beginning of each word, which Jinja, unlike str.title(), finds behind spaces,
+/// Returns the text with a capital at the beginning of each word, which Jinja, unlike str.title(), finds after spaces,
 /// hyphens and opening brackets.
 std::string title_words(std::string_view text) {
   std::string changed = lower(text);

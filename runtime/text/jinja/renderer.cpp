@@ -59,12 +59,12 @@ class Loop final : public Object {
 };
 
 /// Counts a level of calls.
-class Entered {
+class CallLevel {
  public:
-  explicit Entered(Budget& budget) : budget_(budget) { budget.enter(); }
-  ~Entered() { budget_.leave(); }
-  Entered(const Entered&) = delete;
-  Entered& operator=(const Entered&) = delete;
+  explicit CallLevel(Budget& budget) : budget_(budget) { budget.enter(); }
+  ~CallLevel() { budget_.leave(); }
+  CallLevel(const CallLevel&) = delete;
+  CallLevel& operator=(const CallLevel&) = delete;
 
  private:
   Budget& budget_;
@@ -85,7 +85,7 @@ Renderer::~Renderer() {
   for (const auto& forget : forget_) forget();
 }
 
-Rendered Renderer::render(const Body& body) {
+RenderResult Renderer::render(const Body& body) {
   const auto scope = std::make_shared<Scope>();
   remember([scope] { scope->clear(); });
   for (const auto& [name, value] : options_.variables) scope->set(name, value);
@@ -109,7 +109,7 @@ Renderer::Flow Renderer::run(const Body& body, const ScopePtr& scope) {
 
 Renderer::Flow Renderer::run(const Statement& statement, const ScopePtr& scope) try {
   using Kind = Statement::Kind;
-  const Entered entered(budget_);
+  const CallLevel entered(budget_);
   budget_.work(kNodeWork);
   switch (statement.kind) {
     case Kind::Data:
@@ -275,7 +275,7 @@ Value Renderer::call_macro(const Statement& macro, const ScopePtr& outer, const 
 }
 
 Value Renderer::evaluate(const Expression& expression, const ScopePtr& scope) try {
-  const Entered entered(budget_);
+  const CallLevel entered(budget_);
   budget_.work(kNodeWork);
   return compute(expression, scope);
 } catch (const Failure& failure) {

@@ -24,7 +24,7 @@ class Renderer {
   Renderer(const Renderer&) = delete;
   Renderer& operator=(const Renderer&) = delete;
 
-  Rendered render(const Body& body);
+  RenderResult render(const Body& body);
 
   Budget& budget() { return budget_; }
   /// Renders the body of a macro with `arguments`.
@@ -62,7 +62,7 @@ class Renderer {
   const RenderOptions& options_;
   const std::function<void(size_t, const std::string&)>& fail_;
   Budget budget_;
-  Rendered rendered_;
+  RenderResult rendered_;
   std::vector<std::string*> outputs_;  // the innermost last
   std::map<const Dict*, size_t> messages_;
   std::map<std::string, Value> globals_;

@@ -48,7 +48,7 @@ Template::~Template() = default;
 Template::Template(Template&&) noexcept = default;
 Template& Template::operator=(Template&&) noexcept = default;
 
-Rendered Template::render(const RenderOptions& options) const {
+RenderResult Template::render(const RenderOptions& options) const {
   return Renderer(options, parts_->fail).render(parts_->body);
 }
 

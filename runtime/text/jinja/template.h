@@ -32,7 +32,7 @@ struct RenderOptions {
   Limits limits = {};
 };
 
-struct Rendered {
+struct RenderResult {
   std::string text;
   std::vector<Span> generation;            ///< what {% generation %} blocks have written
   std::vector<MessageSpan> message_spans;  ///< of rounds that wrote something, where no macro took the output
@@ -62,7 +62,7 @@ class Template {
 
   /// Renders. Throws TemplateError with line and column: for what the template itself refuses (raise_exception), for
   /// values that it does not expect, and beyond the limits.
-  Rendered render(const RenderOptions& options) const;
+  RenderResult render(const RenderOptions& options) const;
 
   /// Returns true when the template has a {% generation %} block.
   bool has_generation() const;

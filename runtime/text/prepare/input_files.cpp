@@ -42,9 +42,9 @@ void refuse_unfinished(const fs::path& file) {
 }
 
 /// The files below one folder that a filter takes.
-class Chosen {
+class FileSelection {
  public:
-  Chosen(const fs::path& folder, const FileFilter& filter) : folder_(folder), filter_(filter) {}
+  FileSelection(const fs::path& folder, const FileFilter& filter) : folder_(folder), filter_(filter) {}
 
   bool takes(const fs::path& file) const {
     return (filter_.include.empty() || matches_one(filter_.include, file)) && !matches_one(filter_.exclude, file);
@@ -80,7 +80,7 @@ void for_each_file(const fs::path& folder, const fs::path& parts, const Visit& v
   }
 }
 
-void collect(const fs::path& folder, const fs::path& parts, const Chosen& chosen, std::vector<fs::path>& files) {
+void collect(const fs::path& folder, const fs::path& parts, const FileSelection& chosen, std::vector<fs::path>& files) {
   for_each_file(folder, parts, [&](const fs::directory_entry& entry) {
     if (!chosen.takes(entry.path())) return;  // a link: wherever it leads
     refuse_dangling(entry.path());
@@ -99,7 +99,7 @@ std::vector<fs::path> files_of(const fs::path& input, const fs::path& parts, con
   if (!fs::exists(status)) throw InputError("cannot read " + input.string() + ": there is no such file or folder");
   std::vector<fs::path> files;
   if (!fs::is_directory(status)) return {input};
-  collect(input, parts, Chosen(input, filter), files);
+  collect(input, parts, FileSelection(input, filter), files);
   if (files.empty() && (!filter.include.empty() || !filter.exclude.empty())) {
     throw InputError("--include and --exclude leave no file of " + input.string() +
                      ": change the globs, or leave the folder out");
@@ -168,7 +168,7 @@ std::vector<std::string> unmatched_globs(const std::vector<fs::path>& inputs, co
   for (const fs::path& input : inputs) {
     std::error_code ignored;
     if (open.empty() || !fs::is_directory(input, ignored)) continue;
-    const Chosen chosen(input, filter);
+    const FileSelection chosen(input, filter);
     for_each_file(input, parts_folder(output), [&](const fs::directory_entry& entry) {
       std::erase_if(open, [&](const auto& glob) { return chosen.matches_glob(glob.second, entry.path()); });
     });

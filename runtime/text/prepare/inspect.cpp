@@ -126,9 +126,9 @@ Statistics measure(const TokenFile& tokens) {
   return result;
 }
 
-std::string percent(int64_t part, int64_t whole) {
+std::string percent(int64_t part, int64_t total) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  std::snprintf(text, sizeof text, "%.2f %%", 100.0 * static_cast<double>(part) / static_cast<double>(total));
   return text;
 }
 
@@ -168,7 +168,7 @@ std::string as_text(std::string_view bytes) {
   return text;
 }
 
-int64_t behind_separator(const TokenFile& tokens, int64_t from, int64_t separator) {
+int64_t after_separator(const TokenFile& tokens, int64_t from, int64_t separator) {
   std::vector<int64_t> ids(static_cast<size_t>(kInspectedTokens));
   for (int64_t first = from; first < tokens.size(); first += kInspectedTokens) {
     const int64_t count = std::min(kInspectedTokens, tokens.size() - first);
@@ -343,7 +343,7 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
   for (int64_t sample = 0; sample < samples; ++sample) {
     // size / samples * sample, without overflow
     int64_t first = tokens.size() / samples * sample + tokens.size() % samples * sample / samples;
-    if (sample > 0 && separator) first = behind_separator(tokens, first, *separator);
+    if (sample > 0 && separator) first = after_separator(tokens, first, *separator);
     if (is_packed && sidecar->sequence_length) first -= first % (*sidecar->sequence_length + 1);
     write_sample(tokens, first, count, mask ? &*mask : nullptr, tokenizer, out);
   }

@@ -26,9 +26,9 @@ struct OpenedParquet {
 OpenedParquet open_parquet() {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  for (const std::filesystem::path& place : {folder, folder.parent_path()}) {  // tests are in a folder of the program's
-    if (!std::filesystem::exists(place / kParquetLibrary, error)) continue;
-    void* const library = ::dlopen((place / kParquetLibrary).c_str(), RTLD_NOW | RTLD_LOCAL);
+  for (const std::filesystem::path& at : {folder, folder.parent_path()}) {  // tests are in a folder of the program's
+    if (!std::filesystem::exists(at / kParquetLibrary, error)) continue;
+    void* const library = ::dlopen((at / kParquetLibrary).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return {nullptr, std::string(kParquetLibrary) + " cannot be opened: " + ::dlerror()};
     const auto plugin = reinterpret_cast<const ParquetPlugin* (*)()>(::dlsym(library, "meshtrain_parquet_plugin"));
     if (plugin != nullptr) return {plugin(), ""};

@@ -32,7 +32,7 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
                       std::optional<int64_t> separator, const FileFilter& filter, const std::string& command) {
   const int64_t width = token_width(dtype);
   if (separator) check_token("--separator", *separator, dtype);
-  check_sidecar_place(output);
+  check_sidecar_path(output);
   const std::vector<fs::path> files = input_files(inputs, output, filter);
   std::error_code ignored;  // OutputFile reports why
   if (output.has_parent_path()) fs::create_directories(output.parent_path(), ignored);

@@ -289,7 +289,7 @@ PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokeni
   for (const fs::path& file : files) counts.total_bytes += FileReader(file).size();
   const int64_t padding = tokenizer.eos().value_or(0);
   counts.dtype = std::max(tokenizer.vocabulary_size() - 1, padding) < 1 << 16 ? "uint16" : "int32";
-  check_sidecar_place(options.output);
+  check_sidecar_path(options.output);
   std::error_code ignored;  // OutputFile reports why
   if (options.output.has_parent_path()) fs::create_directories(options.output.parent_path(), ignored);
   PackedWriter writer(options.output, counts.dtype, options.sequence_length + 1, padding, options.packs);

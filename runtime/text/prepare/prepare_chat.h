@@ -36,7 +36,7 @@ struct PrepareChatOptions {
 };
 
 /// Things that were noticed in the lines.
-struct Noticed {
+struct Occurrences {
   int64_t count = 0;
   std::string first;  ///< "FILE:LINE" of the first, and more where that helps
 };
@@ -50,9 +50,9 @@ struct PrepareChatCounts {
   std::set<std::string> roles;                 ///< of the messages that were read, some of many
   int64_t with_unread_tools = 0;               ///< conversations with tools, which the template does not mention
   int64_t with_unwritten = 0;                  ///< conversations with a ChatTokens::num_unwritten
-  Noticed unusual_roles;                       ///< messages whose role is_usual_role() does not know
-  Noticed printed_parts;                       ///< conversations with ChatTokens::prints_parts
-  Noticed lost_parts;                          ///< conversations with ChatTokens::loses_parts
+  Occurrences unusual_roles;                   ///< messages whose role is_usual_role() does not know
+  Occurrences printed_parts;                   ///< conversations with ChatTokens::prints_parts
+  Occurrences lost_parts;                      ///< conversations with ChatTokens::loses_parts
   int64_t too_long = 0;
   int64_t without_label = 0;  ///< left out: no label of theirs counts
   int64_t tokens = 0;         ///< of the conversations that were kept

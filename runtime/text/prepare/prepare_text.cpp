@@ -70,8 +70,8 @@ void check_parts_folder(const fs::path& folder) {
 /// The folder OUT.parts, locked by one run.
 class PartsFolder {
  public:
-  // `plan`: all that the parts depend on. Parts of another plan are removed.
-  PartsFolder(fs::path folder, const std::string& plan) : folder_(std::move(folder)) {
+  // `settings`: all that the parts depend on. Parts of other settings are removed.
+  PartsFolder(fs::path folder, const std::string& settings) : folder_(std::move(folder)) {
     check_parts_folder(folder_);
     std::error_code error;
     fs::create_directories(folder_, error);
@@ -80,9 +80,9 @@ class PartsFolder {
       throw InputError(folder_.string() + " is in use: another data prepare writes the same --out");
     }
     if (!lock_->warning().empty()) std::fprintf(stderr, "%s\n", lock_->warning().c_str());
-    if (plan_text() == plan) return;
+    if (saved_settings() == settings) return;
     remove_files("lock");
-    write_whole(folder_ / "plan.json", plan);
+    write_atomically(folder_ / "plan.json", settings);
   }
   // Removes the folder when it has no part from which a run could continue.
   ~PartsFolder() {
@@ -103,14 +103,14 @@ class PartsFolder {
     PartHeader header;
     if (error || size < sizeof header) return std::nullopt;
     std::ifstream(file(part), std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
-    const bool whole = header.tokens >= 0 && header.tokens < std::numeric_limits<int64_t>::max() / 8 &&
-                       size == sizeof header + static_cast<uint64_t>(header.tokens * width);
-    return whole ? std::optional(header) : std::nullopt;
+    const bool full = header.tokens >= 0 && header.tokens < std::numeric_limits<int64_t>::max() / 8 &&
+                      size == sizeof header + static_cast<uint64_t>(header.tokens * width);
+    return full ? std::optional(header) : std::nullopt;
   }
 
   /// Throws when another run has taken over the parts, which nothing prevents where the file system has no locks.
-  void check_plan(const std::string& plan) const {
-    if (plan_text() == plan) return;
+  void check_settings(const std::string& settings) const {
+    if (saved_settings() == settings) return;
     throw std::runtime_error("another data prepare has changed the parts in " + folder_.string() + " meanwhile");
   }
 
@@ -123,8 +123,8 @@ class PartsFolder {
   }
 
  private:
-  /// Returns the plan in the folder; an empty text when there is none. Throws when it cannot be read.
-  std::string plan_text() const {
+  /// Returns the settings in the folder; an empty text when there is none. Throws when it cannot be read.
+  std::string saved_settings() const {
     const fs::path file = folder_ / "plan.json";
     if (!fs::exists(file)) return "";
     std::ifstream stream(file, std::ios::binary);
@@ -153,15 +153,15 @@ class PartsFolder {
   std::optional<LockFile> lock_;
 };
 
-std::string plan_of(const PrepareTextOptions& options, const std::vector<fs::path>& files, int64_t part_bytes) {
-  nlohmann::json plan = {{"version", 3},
-                         {"tokenizer", tokenizer_fingerprint(options.tokenizer)},
-                         {"dtype", options.dtype},
-                         {"document_per_line", options.format.document_per_line},
-                         {"field", options.format.key()},
-                         {"part_bytes", part_bytes}};
-  if (options.separator) plan["separator"] = *options.separator;
-  nlohmann::json& inputs = plan["files"] = nlohmann::json::array();
+std::string settings_of(const PrepareTextOptions& options, const std::vector<fs::path>& files, int64_t part_bytes) {
+  nlohmann::json settings = {{"version", 3},
+                             {"tokenizer", tokenizer_fingerprint(options.tokenizer)},
+                             {"dtype", options.dtype},
+                             {"document_per_line", options.format.document_per_line},
+                             {"field", options.format.key()},
+                             {"part_bytes", part_bytes}};
+  if (options.separator) settings["separator"] = *options.separator;
+  nlohmann::json& inputs = settings["files"] = nlohmann::json::array();
   for (const fs::path& file : files) {
     std::error_code error;
     const auto time = fs::last_write_time(file, error).time_since_epoch().count();
@@ -169,7 +169,7 @@ std::string plan_of(const PrepareTextOptions& options, const std::vector<fs::pat
     if (error) throw InputError("cannot read " + file.string() + ": " + error.message());
     inputs.push_back({fs::absolute(file).string(), size, static_cast<int64_t>(time)});
   }
-  return plan.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return settings.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 /// A writer of a part's tokens into its file.
@@ -385,7 +385,7 @@ void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, c
 PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
                                  const std::function<void(const PrepareTextProgress&)>& report) {
   check_ids(tokenizer, options);
-  check_sidecar_place(options.output);
+  check_sidecar_path(options.output);
   if (fs::is_directory(options.output))
     throw InputError("cannot write " + options.output.string() + ": it is a folder");
   const std::vector<fs::path> files = input_files(options.inputs, options.output, options.filter);
@@ -397,17 +397,17 @@ PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOp
   const int64_t part_bytes = std::max(options.part_bytes, total / kMostParts);
   const std::vector<std::vector<TextPart>> parts = divide_text(files, options.format, part_bytes);
   if (parts.empty()) throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
-  const std::string plan = plan_of(options, files, part_bytes);
-  PartsFolder folder(parts_folder(options.output), plan);
+  const std::string settings = settings_of(options, files, part_bytes);
+  PartsFolder folder(parts_folder(options.output), settings);
   const PrepareTextProgress done = Preparation(tokenizer, options, folder, parts).run(report);
   if (done.tokens == 0) {
     folder.remove();
     throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
   }
-  folder.check_plan(plan);
+  folder.check_settings(settings);
   join(folder, parts.size(), options.output, sidecar_of(tokenizer, options, done), [&] {
-    folder.check_plan(plan);
-    if (plan_of(options, files, part_bytes) == plan) return;
+    folder.check_settings(settings);
+    if (settings_of(options, files, part_bytes) == settings) return;
     throw InputError("the inputs of " + options.output.string() + " changed while they were read: prepare it again, " +
                      "when nothing writes to them any more");
   });

@@ -47,7 +47,7 @@ struct PrepareTextProgress {
 ///
 /// `report` is called on the calling thread at the beginning, about once a second, and at the end. Throws InputError
 /// when an input cannot be read, is malformed or not text (check_texts()), ids do not fit into `dtype`, there are no
-/// documents, another run is writing the same file, or the sidecar's place is taken; std::runtime_error when the disk
+/// documents, another run is writing the same file, or the sidecar's path is taken; std::runtime_error when the disk
 /// fails. Parts that are done are then kept.
 PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
                                  const std::function<void(const PrepareTextProgress&)>& report = {});

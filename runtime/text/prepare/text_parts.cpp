@@ -209,7 +209,7 @@ class CompressedText {
  public:
   explicit CompressedText(const fs::path& file) : path_(file), file_(file) {}
 
-  void visit_whole(const std::function<void(const TextDocument& document)>& visit) {
+  void visit_full(const std::function<void(const TextDocument& document)>& visit) {
     while (read_more()) continue;
     refuse_binary(path_, 0, text_);
     if (!text_.empty()) visit({text_, file_.position(), not_utf8(text_)});
@@ -236,7 +236,7 @@ class CompressedText {
   }
 
  private:
-  /// Reads the next bytes behind text_. Returns false after the call that found the end.
+  /// Reads the next bytes after text_. Returns false after the call that found the end.
   bool read_more() {
     if (ended_) return false;
     const size_t before = text_.size();
@@ -329,7 +329,7 @@ void for_each_document(const TextPart& part, const TextFormat& format,
   const Lines lines(part.file, format, visit);
   if (compression_of(part.file) != Compression::None) {
     CompressedText text(part.file);
-    return has_lines(part.file, format) ? text.visit_lines(lines) : text.visit_whole(visit);
+    return has_lines(part.file, format) ? text.visit_lines(lines) : text.visit_full(visit);
   }
   const FileReader file(part.file);
   if (!has_lines(part.file, format)) {
@@ -340,13 +340,13 @@ void for_each_document(const TextPart& part, const TextFormat& format,
   }
   const int64_t first = std::max(part.begin - 1, int64_t{0});
   const std::string all = read_lines(file, first, part.end);
-  const auto line_behind = [&](size_t at) { return std::min(all.find('\n', at), all.size() - 1) + 1; };
+  const auto line_after = [&](size_t at) { return std::min(all.find('\n', at), all.size() - 1) + 1; };
   const size_t end = std::min(static_cast<size_t>(part.end - first), all.size());
   auto at = static_cast<size_t>(part.begin - first);
-  if (at > 0 && at < all.size()) at = line_behind(at - 1);  // the line that began before belongs to the part before
+  if (at > 0 && at < all.size()) at = line_after(at - 1);  // the line that began before belongs to the part before
   while (at < end) {
     const size_t begin = at;
-    at = line_behind(begin);
+    at = line_after(begin);
     lines.add(std::string_view(all).substr(begin, at - begin), static_cast<size_t>(first) + begin,
               static_cast<int64_t>(at - begin), [&] {
                 int64_t ends = 0;

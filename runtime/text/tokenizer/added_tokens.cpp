@@ -30,12 +30,12 @@ size_t spaces_before(std::string_view text, size_t end) {
   return static_cast<size_t>(at - text.data());
 }
 
-size_t spaces_behind(std::string_view text, size_t begin) {
+size_t spaces_after(std::string_view text, size_t begin) {
   const char *at = text.data() + begin, *end = text.data() + text.size();
   while (at != end) {
-    const char* behind = at;
-    if (!is_space(next_code_point(behind))) break;
-    at = behind;
+    const char* after = at;
+    if (!is_space(next_code_point(after))) break;
+    at = after;
   }
   return static_cast<size_t>(at - text.data());
 }
@@ -84,7 +84,7 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Piece>& pieces) 
       continue;
     }
     if (token.strip_left) begin = std::max(spaces_before(text, begin), done);
-    if (token.strip_right) end = spaces_behind(text, end);
+    if (token.strip_right) end = spaces_after(text, end);
     if (done < begin) pieces.push_back({text.substr(done, begin - done), std::nullopt});
     pieces.push_back({text.substr(match->begin, match->end - match->begin), token.id});
     done = end;

@@ -39,7 +39,7 @@ BpeWords::BpeWords(const Bpe& bpe) : bpe_(bpe), memory_(kWords) {}
 
 void BpeWords::encode(std::string_view word, std::vector<int64_t>& ids) {
   if (word.empty()) return;
-  Remembered* remembered = nullptr;
+  CachedWord* remembered = nullptr;
   if (word.size() <= kWordBytes) {
     char padded[24] = {};
     std::memcpy(padded, word.data(), word.size());
@@ -54,9 +54,9 @@ void BpeWords::encode(std::string_view word, std::vector<int64_t>& ids) {
     }
   }
   const size_t first = ids.size();
-  const auto whole = bpe_.options_.whole_words ? bpe_.options_.ids.find(std::string(word)) : bpe_.options_.ids.end();
-  if (whole != bpe_.options_.ids.end()) {
-    ids.push_back(whole->second);
+  const auto full = bpe_.options_.whole_words ? bpe_.options_.ids.find(std::string(word)) : bpe_.options_.ids.end();
+  if (full != bpe_.options_.ids.end()) {
+    ids.push_back(full->second);
   } else {
     merge(word);
     for (const Symbol& symbol : symbols_) {
@@ -86,7 +86,7 @@ void BpeWords::begin(std::string_view word) {
   }
 }
 
-// As tokenizers' merge_word does, an unknown token is added when the next known character or the end comes, behind the
+// As tokenizers' merge_word does, an unknown token is added when the next known character or the end comes, after the
 // bytes of characters between.
 void BpeWords::begin_characters(std::string_view word) {
   bool pending = false;

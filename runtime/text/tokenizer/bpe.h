@@ -77,7 +77,7 @@ class BpeWords {
 
  private:
   static constexpr size_t kWordBytes = 22, kWordIds = 10, kWords = size_t{1} << 15;
-  struct Remembered {              // a cache line
+  struct CachedWord {              // a cache line
     uint8_t bytes = 0, count = 0;  // bytes is 0: free
     char word[kWordBytes] = {};
     uint32_t ids[kWordIds] = {};
@@ -100,7 +100,7 @@ class BpeWords {
   void note(int64_t at);
 
   const Bpe& bpe_;
-  std::vector<Remembered> memory_;
+  std::vector<CachedWord> memory_;
   std::vector<Symbol> symbols_;
   std::vector<Pair> heap_;
 };

@@ -60,7 +60,7 @@ class Workspaces {
 };
 
 /// The text of a token.
-struct Shown {
+struct TokenText {
   std::string bytes;  // or the token as it is written, where a decoder has more to do
   bool special = false;
 };
@@ -171,7 +171,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::vector<int64_t> before_, after_;
   std::vector<DecodingStep> decoding_;  // empty: a token's bytes are what it shows
   std::unordered_map<std::string, uint32_t> ids_;
-  std::unordered_map<int64_t, Shown> shown_;
+  std::unordered_map<int64_t, TokenText> shown_;
   int64_t size_ = 0;
   std::vector<SpecialToken> special_tokens_;
 };

@@ -38,7 +38,7 @@ void read_decoder(const JsonCursor& root, HuggingFaceParts& parts);
 /// Throws InputError for a Sequence within more than 20 others.
 void refuse_deep(const JsonCursor& at, int depth);
 
-/// Reads a tokenizer.json and the tokens in the files beside it (read_tokens_beside()). Throws InputError as
+/// Reads a tokenizer.json and the tokens in the files beside it (read_config_tokens()). Throws InputError as
 /// load_tokenizer() does.
 HuggingFaceParts read_hugging_face(const std::string& file);
 

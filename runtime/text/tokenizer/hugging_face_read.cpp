@@ -7,9 +7,9 @@
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"
 #include "runtime/text/tokenizer/byte_alphabet.h"
+#include "runtime/text/tokenizer/config_tokens.h"
 #include "runtime/text/tokenizer/hugging_face.h"
 #include "runtime/text/tokenizer/json_cursor.h"
-#include "runtime/text/tokenizer/tokens_beside.h"
 
 namespace meshtrain {
 namespace {
@@ -166,7 +166,7 @@ void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
     added.id = known != parts.ids.end() ? known->second : next++;
     if (added.id != wanted) {
       token.at("id").fail("is " + std::to_string(wanted) + ", but \"" + added.content + "\" has to be " +
-                          std::to_string(added.id) + ": its id in model.vocab, or the next one behind it");
+                          std::to_string(added.id) + ": its id in model.vocab, or the next one after it");
     }
     if (added.normalized && parts.normalizer.apply(added.content).empty()) {
       token.at("content").fail("is empty when it is normalised");
@@ -180,14 +180,14 @@ void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
 
 // Adds the tokens of the files beside tokenizer.json as the package's add_tokens() does: a known one takes the new
 // flags, and stays special once it has been.
-void add_tokens_beside(const std::vector<TokenBeside>& tokens, HuggingFaceParts& parts) {
+void add_config_tokens(const std::vector<ConfigToken>& tokens, HuggingFaceParts& parts) {
   auto next = static_cast<uint32_t>(parts.ids.size());
   std::unordered_map<std::string, size_t> known;
   for (const AddedToken& token : parts.added) {
     next = std::max(next, token.id + 1);
     known.emplace(token.content, known.size());
   }
-  for (const TokenBeside& beside : tokens) {
+  for (const ConfigToken& beside : tokens) {
     AddedToken added = beside.token;
     if (added.content.empty()) continue;
     const auto [found, is_new] = known.emplace(added.content, parts.added.size());
@@ -240,7 +240,7 @@ HuggingFaceParts read_hugging_face(const std::string& file) {
   if (const auto processor = root.find("post_processor")) read_post_processor(*processor, parts);
   read_model(root.at("model"), parts);
   if (const auto tokens = root.find("added_tokens")) read_added_tokens(*tokens, parts);
-  add_tokens_beside(read_tokens_beside(std::filesystem::path(file).parent_path(), &root).added, parts);
+  add_config_tokens(read_config_tokens(std::filesystem::path(file).parent_path(), &root).added, parts);
   set_patterns(file, parts);
   return parts;
 }

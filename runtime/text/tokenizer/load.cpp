@@ -5,11 +5,11 @@
 #include "mesh/base/files/download.h"
 #include "mesh/base/files/file_reader.h"
 #include "mesh/base/files/json_object.h"
+#include "runtime/text/tokenizer/config_tokens.h"
 #include "runtime/text/tokenizer/hugging_face.h"
 #include "runtime/text/tokenizer/json_cursor.h"
 #include "runtime/text/tokenizer/sentencepiece.h"
 #include "runtime/text/tokenizer/tokenizer.h"
-#include "runtime/text/tokenizer/tokens_beside.h"
 
 namespace meshtrain {
 namespace {
@@ -66,7 +66,7 @@ fs::path tokenizer_file(const fs::path& name) {
 }
 
 // Returns the token that the files beside the tokenizer call `key`.
-std::optional<int64_t> configured(const TokensBeside& beside, const std::string& key, const Tokenizer& tokenizer) {
+std::optional<int64_t> configured(const ConfigTokens& beside, const std::string& key, const Tokenizer& tokenizer) {
   for (const auto& [name, token] : beside.named) {
     if (name != key || token.token.content.empty()) continue;
     if (const std::optional<int64_t> id = tokenizer.token_id(token.token.content)) return id;
@@ -84,7 +84,7 @@ std::optional<int64_t> numbered(const JsonCursor& config, const std::string& key
 }
 
 void read_ends(const fs::path& folder, Tokenizer& tokenizer) {
-  const TokensBeside beside = read_tokens_beside(folder, nullptr);
+  const ConfigTokens beside = read_config_tokens(folder, nullptr);
   tokenizer.set_ends(configured(beside, "bos_token", tokenizer), configured(beside, "eos_token", tokenizer));
   if (const fs::path file = folder / "config.json"; (!tokenizer.bos() || !tokenizer.eos()) && is_file(file)) {
     const json document = read_json_object(file.string());

@@ -49,7 +49,7 @@ class Pattern {
 
   const std::string& expression() const { return expression_; }
 
-  /// Returns the first match in `text`, valid UTF-8, that begins at `from` or behind it: an empty view at the end of
+  /// Returns the first match in `text`, valid UTF-8, that begins at `from` or after it: an empty view at the end of
   /// `text` when there is none. Lookahead sees all of `text`. The first search in a text begins at 0; later ones take
   /// over what it has found out, so that a text with a long run of spaces takes time in proportion to its length.
   /// Throws InputError when a text takes more than ten million backtracking steps and 64 for each of its bytes.

@@ -83,7 +83,7 @@ class Pattern::Search {
     return true;
   }
 
-  // Adds the position behind the code point at `at`, from which no match has continued.
+  // Adds the position after the code point at `at`, from which no match has continued.
   static void add_failed(Alternatives::Stretch& failed, const char* at) {
     next_code_point(at);
     if (failed.begin != nullptr && failed.begin <= at && at <= failed.end) return;
@@ -158,7 +158,7 @@ class Pattern::Search {
     return true;
   }
 
-  // Continues a loop behind its first kLongRun bytes; takes over the end of the run that the loop has found last.
+  // Continues a loop after its first kLongRun bytes; takes over the end of the run that the loop has found last.
   void finish_long_run(const PatternProgram::Instruction& now, Alternatives::Stretch& run, const char*& at,
                        const char*& low, uint32_t& count) {
     const bool is_endless = now.max == kEndlessRepeats;

@@ -41,7 +41,7 @@ struct WordsStep {};
 /// Replaces spaces (U+0020), may put the replacement before a text that does not begin with it, and may cut before
 /// each.
 struct MetaspaceStep {
-  enum class Prepend { Always, First, Never };  ///< First: only at the beginning of the whole text
+  enum class Prepend { Always, First, Never };  ///< First: only at the beginning of the complete text
   std::string replacement;
   Prepend prepend = Prepend::Always;
   bool split = true;
@@ -66,13 +66,13 @@ class PreTokenizer {
     std::vector<Span> spans;
     std::deque<std::string> prefixed;
     Pattern::Alternatives alternatives;
-    const char* beginning = nullptr;  // of the whole text; nullptr when this is not its first piece
+    const char* beginning = nullptr;  // of the complete text; nullptr when this is not its first piece
   };
 
   explicit PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::move(steps)) {}
 
   /// Stores the words of `text`, valid UTF-8, in scratch.words; they are views of the text or of scratch. `is_first`:
-  /// nothing of the whole text is before `text`.
+  /// nothing of the complete text is before `text`.
   void split(std::string_view text, bool is_first, Scratch& scratch) const;
 
  private:

@@ -91,7 +91,7 @@ class Table {
   void check() const {
     std::vector<State> states(units_.size());
     std::vector<uint32_t> path = {base(units_[0], 0)};
-    // Walks depth first; a finished node knows how many rules may apply behind it.
+    // Walks depth first; a finished node knows how many rules may apply after it.
     while (!path.empty()) {
       const uint32_t node = path.back();
       State& state = states[node];
@@ -103,14 +103,14 @@ class Table {
         const uint32_t child = base(unit, node ^ state.next_byte);
         if (unit.has_leaf()) check_replacement(units_[child].value());
         if (child == node && !unit.has_leaf()) continue;  // a byte 0 in a unit that is not used
-        State& behind = states[child];
-        if (behind.on_path) fail("its table of characters leads back into itself");
-        if (!behind.done) {
+        State& next = states[child];
+        if (next.on_path) fail("its table of characters leads back into itself");
+        if (!next.done) {
           path.push_back(child);
           deeper = true;
           break;  // and then this byte again
         }
-        state.num_rules = std::max(state.num_rules, behind.num_rules + (unit.has_leaf() ? 1 : 0));
+        state.num_rules = std::max(state.num_rules, next.num_rules + (unit.has_leaf() ? 1 : 0));
       }
       if (deeper) continue;
       if (state.num_rules > kMostRules) fail("too many rules of its table of characters apply to one text");

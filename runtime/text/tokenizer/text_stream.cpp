@@ -20,8 +20,8 @@ bool begins_character(std::string_view bytes) {
   const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
   if (first < 0xC2 || bytes.size() >= length) return false;
   for (const char second : {'\x80', '\xBF'}) {  // after four of the first bytes the second has half the range
-    const std::string whole = std::string(bytes) + second + std::string(length - bytes.size() - 1, '\x80');
-    if (valid_utf8(whole) == length) return true;
+    const std::string full = std::string(bytes) + second + std::string(length - bytes.size() - 1, '\x80');
+    if (valid_utf8(full) == length) return true;
   }
   return false;
 }

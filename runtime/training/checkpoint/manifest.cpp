@@ -22,16 +22,16 @@ constexpr int64_t kTail = kManifestSeal.size() + kChecksumDigits + kManifestEnd.
 /// another kind.
 class Fields {
  public:
-  explicit Fields(const json& object, std::string place = "it") : object_(object), place_(std::move(place)) {
-    if (!object.is_object()) throw std::invalid_argument(place_ + " is not a JSON object");
+  explicit Fields(const json& object, std::string subject = "it") : object_(object), subject_(std::move(subject)) {
+    if (!object.is_object()) throw std::invalid_argument(subject_ + " is not a JSON object");
   }
 
   const json& at(const char* key) const {
     const auto found = object_.find(key);
-    if (found == object_.end()) throw std::invalid_argument(place_ + " has no \"" + key + "\"");
+    if (found == object_.end()) throw std::invalid_argument(subject_ + " has no \"" + key + "\"");
     return *found;
   }
-  int64_t number(const char* key) const { return whole(at(key), key); }
+  int64_t number(const char* key) const { return full(at(key), key); }
   double real(const char* key) const {
     if (!at(key).is_number()) refuse(key, "a number");
     return at(key).get<double>();
@@ -43,7 +43,7 @@ class Fields {
   std::vector<int64_t> numbers(const char* key) const {
     if (!at(key).is_array()) refuse(key, "a list");
     std::vector<int64_t> result;
-    for (const json& each : at(key)) result.push_back(whole(each, key));
+    for (const json& each : at(key)) result.push_back(full(each, key));
     return result;
   }
   const json& list(const char* key) const {
@@ -61,15 +61,15 @@ class Fields {
 
  private:
   [[noreturn]] void refuse(const char* key, const char* what) const {
-    throw std::invalid_argument("\"" + std::string(key) + "\" of " + place_ + " is not " + what);
+    throw std::invalid_argument("\"" + std::string(key) + "\" of " + subject_ + " is not " + what);
   }
-  int64_t whole(const json& value, const char* key) const {
+  int64_t full(const json& value, const char* key) const {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kLargestNumber) refuse(key, "a whole number");
     return value.get<int64_t>();
   }
 
   const json& object_;
-  std::string place_;
+  std::string subject_;
 };
 
 bool lies_in(const Box& box, const std::vector<int64_t>& shape) {
@@ -241,7 +241,7 @@ class LineReader {
   explicit LineReader(std::string file_name) : file_name_(std::move(file_name)) {}
 
   void add(std::string_view line) {
-    if (stage_ == Stage::Ended) throw std::invalid_argument("it has lines behind its files");
+    if (stage_ == Stage::Ended) throw std::invalid_argument("it has lines after its files");
     if (stage_ == Stage::Head) {
       if (line == kManifestFiles) return read_head();
       (head_ += line) += '\n';

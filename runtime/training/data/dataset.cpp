@@ -161,10 +161,10 @@ void Dataset::check_vocabulary() const {
   if (!tokens_.is_signed() && vocab_size_ >> (8 * tokens_.width()) != 0) return;  // it cannot hold a larger id
   const int64_t block = kReadBytes / tokens_.width();
   const int64_t num_blocks = (tokens_.size() + block - 1) / block;
-  const bool whole = tokens_.size() * tokens_.width() <= kScannedBytes;
-  const int64_t looked_at = whole ? num_blocks : kSampledBlocks;
+  const bool full = tokens_.size() * tokens_.width() <= kScannedBytes;
+  const int64_t looked_at = full ? num_blocks : kSampledBlocks;
   for (int64_t i = 0; i < looked_at; ++i) {
-    const int64_t at = whole ? i : i * (num_blocks - 1) / (kSampledBlocks - 1);  // first and last among them
+    const int64_t at = full ? i : i * (num_blocks - 1) / (kSampledBlocks - 1);  // first and last among them
     const int64_t first = at * block, count = std::min(block, tokens_.size() - first);
     if (is_token(tokens_.range(first, count))) continue;
     for (int64_t token = first; token < first + count; ++token) {

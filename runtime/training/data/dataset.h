@@ -24,7 +24,7 @@ class Dataset final : public Samples {
   Dataset(const SourceOptions& options, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
           const std::string& key = "data");
 
-  /// Returns n, the samples in the file. Tokens behind the last complete sample of a stream are not used.
+  /// Returns n, the samples in the file. Tokens after the last complete sample of a stream are not used.
   int64_t num_samples() const { return num_samples_; }
   int64_t num_tokens() const { return tokens_.size(); }
   /// Returns whether one of the samples 0 to `num_samples` - 1 has a label that counts; reads until there is one.

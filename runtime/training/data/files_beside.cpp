@@ -18,7 +18,7 @@ bool are_packed(const SourceOptions& source) {
   return source.dtype == "megatron" && !mask_beside(source.tokens).empty();
 }
 
-/// Returns true when no record of packed tokens has more than one sample, as their sidecar says: what stands behind
+/// Returns true when no record of packed tokens has more than one sample, as their sidecar says: what stands after
 /// that one is padding, which the sample does not see.
 bool has_one_each(const fs::path& tokens) {
   const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);

@@ -7,18 +7,18 @@
 namespace meshtrain {
 namespace {
 
-constexpr double kWhole = 1 << 30;  // products of two sums of weights stay below 2^63
+constexpr double kScale = 1 << 30;  // products of two sums of weights stay below 2^63
 
 }  // namespace
 
 Interleave::Interleave(const std::vector<double>& weights) : sums_{0} {
   if (weights.empty()) throw std::invalid_argument("no sources to take samples from");
   const double largest = *std::ranges::max_element(weights);
-  double whole = 0;
-  for (const double weight : weights) whole += weight / largest;
+  double total = 0;
+  for (const double weight : weights) total += weight / largest;
   for (const double weight : weights) {
     if (!(weight > 0)) throw std::invalid_argument("a source of weight " + std::to_string(weight));
-    sums_.push_back(sums_.back() + std::max<int64_t>(1, std::llround(weight / largest / whole * kWhole)));
+    sums_.push_back(sums_.back() + std::max<int64_t>(1, std::llround(weight / largest / total * kScale)));
   }
 }
 
@@ -46,8 +46,8 @@ std::vector<int64_t> Interleave::counts(int64_t count) const {
 }
 
 int64_t Interleave::left(int64_t count, size_t begin, size_t middle, size_t end) const {
-  const int64_t part = sums_[middle] - sums_[begin], whole = sums_[end] - sums_[begin];
-  return count / whole * part + (count % whole * part + whole / 2) / whole;  // round(count * part / whole)
+  const int64_t part = sums_[middle] - sums_[begin], total = sums_[end] - sums_[begin];
+  return count / total * part + (count % total * part + total / 2) / total;  // round(count * part / total)
 }
 
 void Interleave::add_counts(int64_t count, size_t begin, size_t end, std::vector<int64_t>& counts) const {

@@ -119,7 +119,7 @@ void MegatronIndex::read_header() {
 void MegatronIndex::read_sequences(int64_t num_bytes) {
   Numbers<int32_t> lengths(file_, lengths_begin(), num_sequences_, kLongWindow);
   Numbers<int64_t> pointers(file_, pointers_begin(), num_sequences_, kLongWindow);
-  int64_t next = -1;  // byte behind the sequence before
+  int64_t next = -1;  // byte after the sequence before
   for (int64_t i = 0; i < num_sequences_; ++i) {
     const int64_t tokens = lengths.at(i), first = pointers.at(i);
     const bool inside = tokens >= 0 && first >= 0 && first <= num_bytes && tokens <= (num_bytes - first) / width_;
@@ -148,9 +148,9 @@ void MegatronIndex::check_documents() const {
 }
 
 MegatronIndex::Run MegatronIndex::run_at(int64_t token) const {
-  const auto behind = std::ranges::upper_bound(stretches_, token, {}, &Stretch::first_token);
-  const Stretch& stretch = *std::prev(behind);
-  const int64_t end = behind == stretches_.end() ? num_tokens_ : behind->first_token;
+  const auto after = std::ranges::upper_bound(stretches_, token, {}, &Stretch::first_token);
+  const Stretch& stretch = *std::prev(after);
+  const int64_t end = after == stretches_.end() ? num_tokens_ : after->first_token;
   return {stretch.first_byte + (token - stretch.first_token) * width_, end - token};
 }
 
@@ -185,8 +185,8 @@ std::vector<int64_t> MegatronIndex::starts_of(int64_t first, int64_t count) cons
       starts.push_back(num_tokens_);
       continue;
     }
-    const auto behind = std::ranges::upper_bound(stretches_, sequence, {}, &Stretch::first_sequence);
-    const Stretch& stretch = *std::prev(behind);
+    const auto after = std::ranges::upper_bound(stretches_, sequence, {}, &Stretch::first_sequence);
+    const Stretch& stretch = *std::prev(after);
     starts.push_back(stretch.first_token + (pointers.at(sequence) - stretch.first_byte) / width_);
   }
   return starts;

@@ -158,7 +158,7 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
   return sidecar;
 }
 
-void check_sidecar_place(const fs::path& tokens) {
+void check_sidecar_path(const fs::path& tokens) {
   const fs::path file = sidecar_path(tokens);
   if (!is_taken(file)) return;
   const std::string remedy = ": name another --out, or move that file out of the way";
@@ -178,7 +178,7 @@ SidecarReplacement::SidecarReplacement(const fs::path& tokens, const TokenSideca
   file_.append(text.data(), text.size());
   file_.sync();
   marker_ += ".replacing";
-  write_whole(marker_, json{{"format", kFormat}, {kReplacing, true}}.dump() + "\n");
+  write_atomically(marker_, json{{"format", kFormat}, {kReplacing, true}}.dump() + "\n");
 }
 
 SidecarReplacement::~SidecarReplacement() {
@@ -198,7 +198,7 @@ void SidecarReplacement::finish() {
 }
 
 void write_sidecar(const fs::path& tokens, const TokenSidecar& sidecar) {
-  write_whole(sidecar_path(tokens), text_of(sidecar));
+  write_atomically(sidecar_path(tokens), text_of(sidecar));
 }
 
 }  // namespace meshtrain

@@ -43,7 +43,7 @@ std::filesystem::path sidecar_path(const std::filesystem::path& tokens);
 std::optional<TokenSidecar> read_sidecar(const std::filesystem::path& tokens);
 
 /// Throws InputError when NAME.json exists and is not a sidecar: write_sidecar() would replace somebody's file.
-void check_sidecar_place(const std::filesystem::path& tokens);
+void check_sidecar_path(const std::filesystem::path& tokens);
 
 /// The replacement of a token file and its sidecar. A process that is killed within it leaves both old files, both new
 /// ones, or a sidecar that read_sidecar() refuses: prepare the tokens again.

@@ -18,8 +18,8 @@ Attention::Attention(int64_t layer, const std::string& name, const ModelShape& s
                        shape.qkv_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
       output_(parallelism.tensor, name + ".o_proj", shape.num_attention_heads * shape.head_dim, shape.hidden_size,
               shape.output_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
-      turns_(is_rotary(shape, layer)),
-      turns_locally_(is_locally_rotary(shape, layer)),
+      is_rotary_(is_rotary(shape, layer)),
+      is_locally_rotary_(is_locally_rotary(shape, layer)),
       rule_{attention_scale(shape), window_of(shape, layer), shape.attn_logit_softcapping} {
   const Family& family = family_of(shape);
   if (family.qk_norm == QueryKeyNorm::EachHead) {
@@ -43,7 +43,7 @@ at::Tensor Attention::forward(const LayerInput& x, const Sequence& sequence) con
   return output_.forward(mixed.transpose(1, 2).reshape({-1, num_heads_ * head_dim_}));
 }
 
-Attention::Projected Attention::project(const LayerInput& x, const Sequence& sequence) const {
+Attention::Projections Attention::project(const LayerInput& x, const Sequence& sequence) const {
   const int64_t s = sequence.layout.local_length(), heads = num_heads_ + 2 * num_kv_heads_;
   const at::Tensor qkv = query_key_value_.forward(x).view({-1, s, heads, head_dim_});
   const Rotary* rotary = rotary_of(sequence);
@@ -61,8 +61,8 @@ Attention::Projected Attention::project(const LayerInput& x, const Sequence& seq
 }
 
 const Rotary* Attention::rotary_of(const Sequence& sequence) const {
-  if (!turns_) return nullptr;
-  return turns_locally_ ? &sequence.local_rotary : &sequence.rotary;
+  if (!is_rotary_) return nullptr;
+  return is_locally_rotary_ ? &sequence.local_rotary : &sequence.rotary;
 }
 
 at::Tensor Attention::mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -21,10 +21,10 @@ class Attention {
   std::vector<Parameter*> parameters();
 
  private:
-  struct Projected {
+  struct Projections {
     at::Tensor q, k, v;  // [B, s, heads of this tp rank, D]
   };
-  Projected project(const LayerInput& x, const Sequence& sequence) const;
+  Projections project(const LayerInput& x, const Sequence& sequence) const;
   const Rotary* rotary_of(const Sequence& sequence) const;
   at::Tensor mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Sequence& sequence) const;
 
@@ -37,7 +37,7 @@ class Attention {
   RowParallelLinear output_;
   std::optional<RmsNorm> query_norm_, key_norm_;               // of each head
   std::optional<HeadsNorm> all_queries_norm_, all_keys_norm_;  // of all heads
-  bool turns_, turns_locally_;
+  bool is_rotary_, is_locally_rotary_;
   AttentionRule rule_;
 };
 

@@ -34,10 +34,10 @@ class Block {
 
   std::optional<RmsNorm> attention_norm_;  // before attention
   Attention attention_;
-  std::optional<RmsNorm> attended_norm_;      // behind it
+  std::optional<RmsNorm> attended_norm_;      // after it
   std::optional<RmsNorm> feed_forward_norm_;  // before the feed-forward layer
   FeedForward feed_forward_;
-  std::optional<RmsNorm> fed_norm_;  // behind it
+  std::optional<RmsNorm> fed_norm_;  // after it
   double residual_multiplier_;
   Recompute recompute_;
   at::ScalarType dtype_;  // of what sublayers take; x may be wider

@@ -16,12 +16,12 @@ struct Part {
   int64_t rows;
 };
 
-struct Fused {
+struct FusedTensor {
   std::string_view name;  // ".qkv_proj."
   std::vector<Part> parts;
 };
 
-std::vector<Fused> fused_tensors(const ModelShape& model) {
+std::vector<FusedTensor> fused_tensors(const ModelShape& model) {
   if (!family_of(model).fused_projections) return {};
   const int64_t queries = model.num_attention_heads * model.head_dim, keys = model.num_key_value_heads * model.head_dim;
   return {{".qkv_proj.", {{".q_proj.", queries}, {".k_proj.", keys}, {".v_proj.", keys}}},
@@ -66,7 +66,7 @@ Box FolderTensor::within(Box box) const {
 }
 
 FolderTensor folder_tensor(const ModelShape& model, const std::string& name, const std::vector<int64_t>& shape) {
-  for (const Fused& fused : fused_tensors(model)) {
+  for (const FusedTensor& fused : fused_tensors(model)) {
     int64_t rows = 0;
     FolderTensor stored;
     for (const Part& part : fused.parts) {

@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
-#include "context_parallel/attention_plan.h"
 #include "context_parallel/block_attention.h"
 #include "context_parallel/blocks.h"
+#include "context_parallel/kernel_calls.h"
 
 namespace meshtrain {
 namespace {
@@ -48,7 +48,7 @@ at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::T
     return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), rule);
   }
   RunningAttention running(q, rule);
-  const PassOptions options = pass_options(q, SequenceLayout::whole(count), rule);
+  const KernelCallOptions options = kernel_call_options(q, SequenceLayout::unsharded(count), rule);
   for (const ScoreBlock& block : computable(cut({0, count}, {0, count}, {}, rule.window), options)) {
     running.add(block, k, v);
   }

@@ -18,7 +18,7 @@ namespace {
 // Every operator below is one of transformers', so that fp32 rounds as it does there. In Python a scalar over a tensor
 // is the reciprocal times the scalar.
 
-// Returns theta^(2i/D), [D/2], for D features that turn.
+// Returns theta^(2i/D), [D/2], for D features that rotate.
 at::Tensor plain_periods(double theta, int64_t features, at::ScalarType dtype) {
   const at::Tensor exponents = at::arange(0, features, 2, at::kLong).to(dtype) / features;
   return at::pow(theta, exponents);
@@ -36,9 +36,9 @@ at::Tensor llama3(const at::Tensor& plain, const RopeScaling& scaling) {
   return at::where(is_long, plain / scaling.factor, at::where(is_short, plain, blended));
 }
 
-// Returns the feature, as a real number, that turns `turns` times over the original context.
-double feature_of(double turns, const ModelShape& shape, double context) {
-  return static_cast<double>(rotary_features(shape)) * std::log(context / (turns * 2 * std::numbers::pi)) /
+// Returns the feature, as a real number, that rotates `rotations` times over the original context.
+double feature_of(double rotations, const ModelShape& shape, double context) {
+  return static_cast<double>(rotary_features(shape)) * std::log(context / (rotations * 2 * std::numbers::pi)) /
          (2 * std::log(shape.rope_theta));
 }
 

@@ -19,7 +19,7 @@ struct RopeScaling {
   double beta_slow = 1;                           ///< yarn
   std::optional<double> attention_factor;         ///< yarn longrope; none: from factor (and the mscales of yarn)
   std::optional<double> mscale, mscale_all_dim;   ///< yarn; both or none, none beside attention_factor
-  bool truncate = true;                           ///< yarn; the ramp begins and ends at whole features
+  bool truncate = true;                           ///< yarn; the ramp begins and ends at full features
   std::vector<double> short_factor, long_factor;  ///< longrope: a divisor of each frequency, for sequences of up to
                                                   ///< the original positions, and for longer ones
 
@@ -41,8 +41,8 @@ struct ModelShape {
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
   double rope_local_base_freq = 0;       ///< Gemma 3: theta of sliding layers, unscaled; 0: that of all layers
-  double partial_rotary_factor = 1;      ///< Phi: the part of each head that turns
-  std::vector<int64_t> no_rope_layers;   ///< SmolLM3: for each layer 1 when it turns, else 0; empty: all turn
+  double partial_rotary_factor = 1;      ///< Phi: the part of each head that rotates
+  std::vector<int64_t> no_rope_layers;   ///< SmolLM3: for each layer 1 when it rotates, else 0; empty: all rotate
   int64_t sliding_window = 0;            ///< positions that a sliding layer sees, its own included; 0: all
   std::vector<std::string> layer_types;  ///< full_attention or sliding_attention; empty: all slide, or with
                                          ///< sliding_window 0 none does
@@ -64,13 +64,13 @@ struct ModelShape {
 
 /// Returns the positions that `layer` sees, its own included; 0: all before it.
 int64_t window_of(const ModelShape& shape, int64_t layer);
-/// Returns true when queries and keys of `layer` turn with their position.
+/// Returns true when queries and keys of `layer` rotate with their position.
 bool is_rotary(const ModelShape& shape, int64_t layer);
-/// Returns true when those of `layer` turn by rope_local_base_freq.
+/// Returns true when those of `layer` rotate by rope_local_base_freq.
 bool is_locally_rotary(const ModelShape& shape, int64_t layer);
 /// Returns the number that multiplies the scores.
 double attention_scale(const ModelShape& shape);
-/// Returns the features of a head that turn: even.
+/// Returns the features of a head that rotate: even.
 int64_t rotary_features(const ModelShape& shape);
 
 }  // namespace meshtrain

@@ -20,7 +20,7 @@ AdamW::AdamW(const OptimizerOptions& options, const std::vector<ParameterGroup>&
   for (const ParameterGroup& group : groups) {
     for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) {
       for (const auto& [range, rule] : update_ranges(*buffer, options)) {
-        if (rule.whole_matrix) continue;
+        if (rule.full_matrix) continue;
         const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
         std::optional<at::Tensor> rounded;
         if (const at::Tensor all = buffer->rounded_shard(); all.defined()) {

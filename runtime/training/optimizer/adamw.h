@@ -6,7 +6,7 @@
 namespace meshtrain {
 
 /// AdamW. Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. Moments have the dtype of the shards,
-/// or fp32. Parameters that are updated as whole matrices are left to Muon.
+/// or fp32. Parameters that are updated as full matrices are left to Muon.
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,

@@ -45,7 +45,7 @@ Muon::Part::Part(const OptimizerOptions& options, const ParameterGroup& group)
   for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) {
     for (const Segment& segment : buffer->segments()) {
       const UpdateRule rule = rule_of(*segment.parameter, options);
-      if (!rule.whole_matrix) continue;
+      if (!rule.full_matrix) continue;
       const CutMatrix layout(*buffer, segment, replicas);
       const Range kept = buffer->in_shard({segment.offset, segment.numel});
       const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
@@ -89,11 +89,11 @@ void Muon::update(const UpdateInputs& inputs) {
 
 void Muon::update(const Part& part, const at::Tensor& gradient_factor, double learning_rate) {
   const std::vector<Round>& rounds = part.rounds;
-  Gathered next;
+  MatrixGather next;
   if (!rounds.empty()) next = gather(part, rounds[0], gradient_factor);
   for (size_t i = 0; i < rounds.size(); ++i) {
     const Round& round = rounds[i];
-    const Gathered now = std::exchange(next, {});
+    const MatrixGather now = std::exchange(next, {});
     if (i + 1 < rounds.size()) next = gather(part, rounds[i + 1], gradient_factor);
     const at::Tensor own_copys = scatter(part, round, now);
     for (int64_t replica = 0; replica < part.holders.size(); ++replica) {
@@ -132,7 +132,7 @@ void Muon::resume(int64_t num_steps) {
   others_.resume(num_steps);
 }
 
-Muon::Gathered Muon::gather(const Part& part, const Round& round, const at::Tensor& gradient_factor) {
+Muon::MatrixGather Muon::gather(const Part& part, const Round& round, const at::Tensor& gradient_factor) {
   const auto num_ranks = static_cast<size_t>(part.replicas.size());
   std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);
   const at::TensorOptions options = options_on_the_way(round.front()->values);
@@ -154,12 +154,12 @@ Muon::Gathered Muon::gather(const Part& part, const Round& round, const at::Tens
       if (matrix->layout.gives(rank, part.rank)) received[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;
     }
   }
-  Gathered gathered{at::cat(pieces), at::empty({sum(received)}, options), {}};
+  MatrixGather gathered{at::cat(pieces), at::empty({sum(received)}, options), {}};
   gathered.work = part.world.all_to_all(gathered.received, received, gathered.sent, sent);
   return gathered;
 }
 
-at::Tensor Muon::scatter(const Part& part, const Round& round, const Gathered& gathered) {
+at::Tensor Muon::scatter(const Part& part, const Round& round, const MatrixGather& gathered) {
   const auto num_ranks = static_cast<size_t>(part.replicas.size());
   std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);
   gathered.work.wait();
@@ -169,9 +169,9 @@ at::Tensor Muon::scatter(const Part& part, const Round& round, const Gathered& g
       received[static_cast<size_t>(matrix->owner)] = matrix->values.numel();
     }
     if (matrix->owner != part.rank) continue;
-    const at::Tensor whole = matrix->layout.assemble(gathered.received, part.rank);
+    const at::Tensor full = matrix->layout.assemble(gathered.received, part.rank);
     pieces = matrix->layout.cut(
-        newton_schulz(whole, options_.muon.newton_schulz_steps, options_.muon.coefficients).mul_(matrix->scale),
+        newton_schulz(full, options_.muon.newton_schulz_steps, options_.muon.coefficients).mul_(matrix->scale),
         part.rank);
     for (int rank = 0; rank < part.world.size(); ++rank) {
       if (matrix->layout.takes(rank, part.rank)) sent[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;

@@ -45,7 +45,7 @@ class Muon final : public Optimizer {
   };
   /// Matrices of different owners, in the order of the owners.
   using Round = std::vector<const Matrix*>;
-  struct Gathered {
+  struct MatrixGather {
     at::Tensor sent, received;
     Work work;
   };
@@ -64,10 +64,10 @@ class Muon final : public Optimizer {
 
   void update(const Part& part, const at::Tensor& gradient_factor, double learning_rate);
   /// Starts gathering a round's matrices on their owners.
-  Gathered gather(const Part& part, const Round& round, const at::Tensor& gradient_factor);
+  MatrixGather gather(const Part& part, const Round& round, const at::Tensor& gradient_factor);
   /// Orthogonalises this rank's matrix of a round, if it owns one, and scatters the results. Returns the updates by
   /// owners in this rank's replica of the elements that this rank keeps: [n], end to end in the order of the round.
-  at::Tensor scatter(const Part& part, const Round& round, const Gathered& gathered);
+  at::Tensor scatter(const Part& part, const Round& round, const MatrixGather& gathered);
   void apply(const Matrix& matrix, const at::Tensor& update, double learning_rate);
 
   OptimizerOptions options_;

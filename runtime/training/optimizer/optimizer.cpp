@@ -41,14 +41,14 @@ void Optimizer::resume(int64_t num_steps) {
 
 namespace {
 
-struct Registered {
+struct RegistryEntry {
   std::string name;
   OptimizerFactory make;
   OptimizerTraits traits;
 };
 
 template <class T>
-Registered registered(const char* name, OptimizerTraits traits) {
+RegistryEntry entry_of(const char* name, OptimizerTraits traits) {
   return {name,
           [](const auto& options, const auto& groups, const auto& rounding) {
             return std::make_unique<T>(options, groups, rounding);
@@ -56,22 +56,22 @@ Registered registered(const char* name, OptimizerTraits traits) {
           std::move(traits)};
 }
 
-std::vector<Registered>& registry() {
+std::vector<RegistryEntry>& registry() {
   const auto moments = [](const auto&, const auto&) { return 2; };
   const auto velocity = [](const auto& options, const auto&) { return options.momentum > 0; };
-  const auto by_rule = [](const auto& options, const auto& of) { return rule_of(of, options).whole_matrix ? 1 : 2; };
-  static std::vector<Registered> all = {
-      registered<AdamW>(
+  const auto by_rule = [](const auto& options, const auto& of) { return rule_of(of, options).full_matrix ? 1 : 2; };
+  static std::vector<RegistryEntry> all = {
+      entry_of<AdamW>(
           "adamw",
           {.state_elements = moments, .rounds_stochastically = true, .on_device = true, .second_moments = true}),
-      registered<Sgd>("sgd", {.state_elements = velocity, .rounds_stochastically = true}),
-      registered<Muon>("muon", {.state_elements = by_rule, .by_element = false, .second_moments = true})};
+      entry_of<Sgd>("sgd", {.state_elements = velocity, .rounds_stochastically = true}),
+      entry_of<Muon>("muon", {.state_elements = by_rule, .by_element = false, .second_moments = true})};
   return all;
 }
 
-const Registered& find(const std::string& name) {
+const RegistryEntry& find(const std::string& name) {
   std::string names;
-  for (const Registered& each : registry()) {
+  for (const RegistryEntry& each : registry()) {
     if (each.name == name) return each;
     names += (names.empty() ? "" : ", ") + each.name;
   }
@@ -81,7 +81,7 @@ const Registered& find(const std::string& name) {
 }  // namespace
 
 void register_optimizer(const std::string& name, OptimizerFactory make, OptimizerTraits traits) {
-  if (std::ranges::count(registry(), name, &Registered::name) > 0) {
+  if (std::ranges::count(registry(), name, &RegistryEntry::name) > 0) {
     throw std::invalid_argument("an optimizer named " + name + " already exists");
   }
   registry().push_back({name, std::move(make), std::move(traits)});
@@ -93,7 +93,7 @@ const OptimizerTraits& optimizer_traits(const std::string& name) {
 
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;
-  for (const Registered& each : registry()) names.push_back(each.name);
+  for (const RegistryEntry& each : registry()) names.push_back(each.name);
   return names;
 }
 

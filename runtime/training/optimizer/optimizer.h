@@ -80,11 +80,12 @@ using OptimizerFactory =
     std::function<std::unique_ptr<Optimizer>(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                                              const std::optional<StochasticRounding>& rounding)>;
 
-/// Facts about an optimizer that plans and checks need before one is made.
+/// Facts about an optimizer that forecasts and checks need before one is made.
 struct OptimizerTraits {
-  /// Returns the number of elements in Optimizer::state() for each element of a parameter. A plan of the disk needs it.
+  /// Returns the number of elements in Optimizer::state() for each element of a parameter. A check of the disk needs
+  /// it.
   std::function<int64_t(const OptimizerOptions& options, const Parameter& parameter)> state_elements;
-  bool by_element = true;              ///< updates each element by itself; a plan then simulates only some layers
+  bool by_element = true;              ///< updates each element by itself; a forecast then simulates only some layers
   bool rounds_stochastically = false;  ///< uses the factory's `rounding`
   bool on_device = false;              ///< the host takes no part in updates, so that a step can be a recorded graph
   bool second_moments = false;         ///< keeps averages of squares that decay by betas[1]

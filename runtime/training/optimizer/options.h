@@ -35,7 +35,7 @@ struct MuonOptions {
   std::optional<double> adamw_learning_rate;  ///< for embedding, head and non-matrices; none: the learning rate
 };
 
-enum class Decayed { All, Matrices };
+enum class DecayScope { All, Matrices };
 
 struct OptimizerOptions {
   std::string name = "adamw";  ///< one of optimizer_names()
@@ -44,7 +44,7 @@ struct OptimizerOptions {
   double eps = 1e-8;
   double weight_decay = 0;
   double momentum = 0;                             ///< for sgd and muon
-  Decayed decay = Decayed::All;                    ///< parameters with weight decay
+  DecayScope decay = DecayScope::All;              ///< parameters with weight decay
   std::optional<at::ScalarType> state_dtype = {};  ///< of momentum and moments: fp32; none: that of the weights
   MuonOptions muon;
   std::vector<GroupOptions> groups;  ///< the first group whose pattern matches counts

@@ -14,9 +14,9 @@ UpdateRule rule_of(const Parameter& parameter, const OptimizerOptions& options) 
   const auto group = std::find_if(options.groups.begin(), options.groups.end(),
                                   [&](const GroupOptions& each) { return matches(each.pattern, parameter.name); });
   const bool by_element = parameter.of_tokens || (group != options.groups.end() && group->by_element);
-  rule.whole_matrix = muon && parameter.global_shape.size() == 2 && !by_element;
-  rule.weight_decay = options.decay == Decayed::All || is_matrix ? options.weight_decay : 0;
-  if (muon && !rule.whole_matrix && options.muon.adamw_learning_rate) {
+  rule.full_matrix = muon && parameter.global_shape.size() == 2 && !by_element;
+  rule.weight_decay = options.decay == DecayScope::All || is_matrix ? options.weight_decay : 0;
+  if (muon && !rule.full_matrix && options.muon.adamw_learning_rate) {
     if (options.learning_rate == 0) {
       throw InputError(
           "muon.adamw_learning_rate needs optimizer.learning_rate above 0: set optimizer.learning_rate to its peak");

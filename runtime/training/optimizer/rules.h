@@ -9,15 +9,15 @@ namespace meshtrain {
 
 /// The rule by which a parameter is updated.
 struct UpdateRule {
-  bool whole_matrix = false;  ///< updated by Muon; else element by element
-  double rate = 1;            ///< multiplies the learning rate
+  bool full_matrix = false;  ///< updated by Muon; else element by element
+  double rate = 1;           ///< multiplies the learning rate
   double weight_decay = 0;
 
   bool operator==(const UpdateRule&) const = default;
 };
 
 /// Returns the rule for `parameter`. The first of `options.groups` whose pattern matches its name counts.
-/// Under muon matrices except embedding and head are updated as whole matrices, and everything else by AdamW at a rate
+/// Under muon matrices except embedding and head are updated as full matrices, and everything else by AdamW at a rate
 /// of its own.
 UpdateRule rule_of(const Parameter& parameter, const OptimizerOptions& options);
 

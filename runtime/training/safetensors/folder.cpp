@@ -56,13 +56,13 @@ std::optional<std::vector<int64_t>> integers(const json& tensor, const char* key
   return result;
 }
 
-struct Placed {
+struct EntryRange {
   TensorEntry entry;
   int64_t begin;  // in the data part
   int64_t end;
 };
 
-Placed read_entry(const std::filesystem::path& file, const std::string& name, const json& tensor) {
+EntryRange read_entry(const std::filesystem::path& file, const std::string& name, const json& tensor) {
   if (!tensor.is_object()) fail(file, name, "is not a JSON object in the header");
   const auto dtype_name = tensor.find("dtype");
   if (dtype_name == tensor.end() || !dtype_name->is_string()) fail(file, name, "has no dtype");
@@ -72,19 +72,19 @@ Placed read_entry(const std::filesystem::path& file, const std::string& name, co
   if (!shape) fail(file, name, "has no proper shape");
   const auto offsets = integers(tensor, "data_offsets");
   if (!offsets || offsets->size() != 2 || (*offsets)[0] > (*offsets)[1]) fail(file, name, "has no proper data_offsets");
-  Placed placed{{name, *dtype, *shape}, (*offsets)[0], (*offsets)[1]};
+  EntryRange range{{name, *dtype, *shape}, (*offsets)[0], (*offsets)[1]};
   int64_t bytes = 0;
   try {
-    bytes = num_bytes(placed.entry);
+    bytes = num_bytes(range.entry);
   } catch (const std::overflow_error&) {
     fail(file, name, "has the impossible shape " + describe_shape(*shape));
   }
-  if (bytes != placed.end - placed.begin) {
+  if (bytes != range.end - range.begin) {
     fail(file, name,
-         "takes " + std::to_string(placed.end - placed.begin) + " bytes, its shape " + describe_shape(*shape) + " of " +
+         "takes " + std::to_string(range.end - range.begin) + " bytes, its shape " + describe_shape(*shape) + " of " +
              dtype_name->get<std::string>() + " needs " + std::to_string(bytes));
   }
-  return placed;
+  return range;
 }
 
 /// A reader of runs of a file in ascending order: it reads a long run by itself, short ones that lie close together at
@@ -184,7 +184,7 @@ void SafetensorsFile::parse(int64_t header_bytes) {
   const FileBytes header = file_.read(kLengthBytes, header_bytes);
   const json object = parse_object(path(), header.text());
   data_begin_ = kLengthBytes + header_bytes;
-  std::vector<Placed> tensors;
+  std::vector<EntryRange> tensors;
   for (const auto& [name, value] : object.items()) {
     if (name != "__metadata__") {
       tensors.push_back(read_entry(path(), name, value));
@@ -196,11 +196,12 @@ void SafetensorsFile::parse(int64_t header_bytes) {
       metadata_[key] = text.get<std::string>();
     }
   }
-  std::sort(tensors.begin(), tensors.end(),
-            [](const Placed& a, const Placed& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::sort(tensors.begin(), tensors.end(), [](const EntryRange& a, const EntryRange& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
   const int64_t data_bytes = file_.size() - data_begin_;
   int64_t expected = 0;
-  for (Placed& tensor : tensors) {
+  for (EntryRange& tensor : tensors) {
     if (tensor.end > data_bytes) {
       fail(path(), tensor.entry.name,
            "ends at byte " + std::to_string(tensor.end) + " of the data, of which there are " +
@@ -215,7 +216,7 @@ void SafetensorsFile::parse(int64_t header_bytes) {
     entries_.push_back(std::move(tensor.entry));
   }
   if (expected != data_bytes) {
-    fail(path(), "damaged, " + std::to_string(data_bytes - expected) + " bytes behind the last tensor");
+    fail(path(), "damaged, " + std::to_string(data_bytes - expected) + " bytes after the last tensor");
   }
 }
 
@@ -276,7 +277,7 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : fold
   const std::filesystem::path index = folder / "model.safetensors.index.json";
   if (has_entry(single)) {
     files_.emplace_back(single);
-    for (const TensorEntry& tensor : files_[0].entries()) places_[tensor.name] = {0, tensor.name};
+    for (const TensorEntry& tensor : files_[0].entries()) locations_[tensor.name] = {0, tensor.name};
   } else if (has_entry(index)) {
     open_index(index);
   } else {
@@ -305,18 +306,18 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
       fail(listed.path(), "has no tensor \"" + name + "\", though " + index.filename().string() +
                               " lists it there: the files are not of one model: download the folder again");
     }
-    places_[name] = {known->second, name};
+    locations_[name] = {known->second, name};
   }
   for (size_t i = 0; i < files_.size(); ++i) {
     for (const auto& [name, dtype, shape] : files_[i].entries()) {
-      if (places_.try_emplace(name, Place{i, name}).first->second.file != i) repeated_.push_back(name);
+      if (locations_.try_emplace(name, Location{i, name}).first->second.file != i) repeated_.push_back(name);
     }
   }
 }
 
 std::vector<std::string> SafetensorsFolder::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, place] : places_) names.push_back(name);
+  for (const auto& [name, location] : locations_) names.push_back(name);
   return names;
 }
 
@@ -326,27 +327,27 @@ std::vector<std::filesystem::path> SafetensorsFolder::files() const {
   return paths;
 }
 
-const SafetensorsFolder::Place& SafetensorsFolder::place(const std::string& name) const {
-  const auto found = places_.find(name);
-  if (found == places_.end()) fail(folder_, "has no tensor \"" + name + "\"");
+const SafetensorsFolder::Location& SafetensorsFolder::location(const std::string& name) const {
+  const auto found = locations_.find(name);
+  if (found == locations_.end()) fail(folder_, "has no tensor \"" + name + "\"");
   return found->second;
 }
 
 const TensorEntry& SafetensorsFolder::entry(const std::string& name) const {
-  return files_[place(name).file].entry(place(name).name);
+  return files_[location(name).file].entry(location(name).name);
 }
 
 at::Tensor SafetensorsFolder::read(const std::string& name) const {
-  return files_[place(name).file].read(place(name).name);
+  return files_[location(name).file].read(location(name).name);
 }
 
 at::Tensor SafetensorsFolder::read(const std::string& name, const Box& box) const {
-  return files_[place(name).file].read(place(name).name, box);
+  return files_[location(name).file].read(location(name).name, box);
 }
 
 void SafetensorsFolder::rename(const std::string& name, const std::string& to) {
-  Place found = place(name);
-  if (places_.try_emplace(to, std::move(found)).second) places_.erase(name);
+  Location found = location(name);
+  if (locations_.try_emplace(to, std::move(found)).second) locations_.erase(name);
 }
 
 }  // namespace meshtrain

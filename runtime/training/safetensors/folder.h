@@ -66,7 +66,7 @@ class SafetensorsFolder {
   explicit SafetensorsFolder(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
-  bool contains(const std::string& name) const { return places_.contains(name); }
+  bool contains(const std::string& name) const { return locations_.contains(name); }
   const TensorEntry& entry(const std::string& name) const;
   at::Tensor read(const std::string& name) const;
   at::Tensor read(const std::string& name, const Box& box) const;
@@ -79,17 +79,17 @@ class SafetensorsFolder {
   std::vector<std::filesystem::path> files() const;
 
  private:
-  struct Place {
+  struct Location {
     size_t file = 0;   // in files_
     std::string name;  // in that file
   };
 
-  const Place& place(const std::string& name) const;
+  const Location& location(const std::string& name) const;
   void open_index(const std::filesystem::path& index);
 
   std::filesystem::path folder_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, Place> places_;  // by the names of the tensors
+  std::map<std::string, Location> locations_;  // by the names of the tensors
   std::vector<std::string> repeated_;
 };
 

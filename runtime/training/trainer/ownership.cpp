@@ -7,7 +7,7 @@
 namespace meshtrain {
 
 Range owned_range(const FlatBuffer& buffer, const ReplicaMap& replicas) {
-  return replicas.owned(buffer.shard().numel, buffer.in_shard({0, buffer.whole_numel()}).numel);
+  return replicas.owned(buffer.shard().numel, buffer.in_shard({0, buffer.full_numel()}).numel);
 }
 
 std::vector<OwnedRange> owned_ranges(const std::vector<ParameterGroup>& groups) {

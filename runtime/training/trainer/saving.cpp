@@ -144,13 +144,13 @@ TrainingState load_checkpoint(const std::filesystem::path& folder, const Manifes
                               const Group& world, const DamageAdvice& advice) {
   const Manifest own = share_manifest(world, manifest, trainer);
   agree(world, [&] {
-    const std::string place = world.coordinate_text() + " on " + host_name() + ": ";
+    const std::string rank_text = world.coordinate_text() + " on " + host_name() + ": ";
     try {
       read_shards(folder, own, trainer);
     } catch (const DamagedCheckpoint& error) {
-      throw InputError(place + error.what() + (advice ? advice(folder) : ""));
+      throw InputError(rank_text + error.what() + (advice ? advice(folder) : ""));
     } catch (const InputError& error) {
-      throw InputError(place + error.what());
+      throw InputError(rank_text + error.what());
     }
   });
   trainer.resume(own.head.state);

@@ -58,7 +58,7 @@ int64_t Trainer::count_tokens(const StepBatch& batch) const {
 
 StepResult Trainer::skip(const StepRequest& request) const {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  FlightRecorder::own().set_place("vote");
+  FlightRecorder::own().set_work("vote");
   at::Tensor votes = to_device(at::tensor({request.stop ? 1.0 : 0.0, request.saved ? 1.0 : 0.0}, at::kDouble), device_);
   mesh_.world().with_purpose("vote").all_reduce(votes).wait();
   votes = votes.cpu();
@@ -141,14 +141,14 @@ void Trainer::limit_graph() const {
 }
 
 void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {
-  FlightRecorder::own().set_place("optimizer");
+  FlightRecorder::own().set_work("optimizer");
   optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
 }
 
 // One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
 // only the first of them adds it), squares of the owned gradients, stop requests, and durable parts of a checkpoint.
 at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
-  FlightRecorder::own().set_place("norm and vote");
+  FlightRecorder::own().set_work("norm and vote");
   const bool speaks = groups_.front().replicas.part().tp == 0;
   at::Tensor votes = at::stack(
       {speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_), inputs.stop, inputs.saved});

@@ -48,9 +48,9 @@ TEST_P(CompressedFileTest, MayHaveSeveralMembers) {
 }
 
 TEST_P(CompressedFileTest, IsRefusedWhenItIsCutShortOrDamaged) {
-  const std::string whole = packed(long_text(600'000));
-  for (const size_t left : {size_t{12}, size_t{100}, whole.size() / 2, whole.size() - 5, whole.size() - 1}) {
-    const auto path = file("a", whole.substr(0, left));
+  const std::string full = packed(long_text(600'000));
+  for (const size_t left : {size_t{12}, size_t{100}, full.size() / 2, full.size() - 5, full.size() - 1}) {
+    const auto path = file("a", full.substr(0, left));
     const std::string text = refusal(path);
     EXPECT_EQ(text, "cannot read " + path.string() +
                         ": it is cut short, as its compressed text does not end within its " + std::to_string(left) +
@@ -59,7 +59,7 @@ TEST_P(CompressedFileTest, IsRefusedWhenItIsCutShortOrDamaged) {
   std::mt19937_64 random(1);
   int damaged = 0;
   for (int round = 0; round < 50; ++round) {
-    std::string bytes = whole;
+    std::string bytes = full;
     bytes[10 + random() % (bytes.size() - 10)] ^= 0x55;
     const std::string text = refusal(file("a", bytes));
     if (text.empty()) continue;  // zstd's frames have no checksum unless they are asked for
@@ -68,7 +68,7 @@ TEST_P(CompressedFileTest, IsRefusedWhenItIsCutShortOrDamaged) {
     EXPECT_EQ(text.find('\n'), std::string::npos);
   }
   EXPECT_GT(damaged, ending() == ".gz" ? 49 : 0);
-  EXPECT_TRUE(has(refusal(file("a", whole + "more")), "something follows its compressed text"));
+  EXPECT_TRUE(has(refusal(file("a", full + "more")), "something follows its compressed text"));
   EXPECT_TRUE(has(refusal(file("a", "plain text")), "its name ends in " + ending() + ", but it is not compressed by "));
   EXPECT_TRUE(has(refusal(file("a", "")), "its name ends in " + ending()));
 }

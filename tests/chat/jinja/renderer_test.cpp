@@ -8,8 +8,8 @@
 namespace meshtrain::testing {
 namespace {
 
-using jinja::Rendered;
 using jinja::RenderOptions;
+using jinja::RenderResult;
 
 class JinjaRenderer : public ::testing::Test {
  protected:
@@ -20,7 +20,7 @@ class JinjaRenderer : public ::testing::Test {
     options_.variables.emplace_back("messages", messages);
   }
 
-  Rendered render(const std::string& source) const {
+  RenderResult render(const std::string& source) const {
     const jinja::Body body = parsed(source);
     return jinja::Renderer(options_, kFailInTemplate).render(body);
   }
@@ -30,7 +30,7 @@ class JinjaRenderer : public ::testing::Test {
   }
   /// Returns, for each span, the index of its message and its text.
   std::string spans(const std::string& source) const {
-    const Rendered rendered = render(source);
+    const RenderResult rendered = render(source);
     std::string all;
     for (const auto& [index, span] : rendered.message_spans) {
       all += std::to_string(index) + "[" + rendered.text.substr(span.begin, span.end - span.begin) + "]";
@@ -53,7 +53,7 @@ TEST_F(JinjaRenderer, MarksWhatEachRoundOverTheMessagesHasWritten) {
 }
 
 TEST_F(JinjaRenderer, MarksGenerationsInTheOutput) {
-  const Rendered rendered = render("a{% generation %}bc{% endgeneration %}{% generation %}{% endgeneration %}d");
+  const RenderResult rendered = render("a{% generation %}bc{% endgeneration %}{% generation %}{% endgeneration %}d");
   ASSERT_EQ(rendered.generation.size(), 2u);
   EXPECT_EQ(rendered.generation[0].begin, 1u);
   EXPECT_EQ(rendered.generation[0].end, 3u);

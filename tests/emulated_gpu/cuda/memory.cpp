@@ -53,7 +53,7 @@ const Range* find(const std::map<uintptr_t, Range>& ranges, const void* data, si
   return &after->second;
 }
 
-size_t whole_pages(size_t bytes) {
+size_t full_pages(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
@@ -94,7 +94,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   const int device = use_current_device();
   *data = nullptr;
   if (bytes == 0) return cudaSuccess;
-  const size_t size = whole_pages(bytes);
+  const size_t size = full_pages(bytes);
   const std::lock_guard lock(memory().mutex);
   size_t& taken = memory().taken[device];
   if (size > model().bytes - taken) return tell(cudaErrorMemoryAllocation);
@@ -132,8 +132,8 @@ cudaError_t cudaFree(void* data) {
   }
   const std::lock_guard lock(memory().mutex);
   if (memory().device.erase(address) == 0) return refuse(cudaErrorInvalidValue, "cudaFree of the same by two threads");
-  memory().taken[range.device] -= whole_pages(range.bytes);
-  munmap(data, whole_pages(range.bytes));
+  memory().taken[range.device] -= full_pages(range.bytes);
+  munmap(data, full_pages(range.bytes));
   return tell(device_error());
 }
 
@@ -152,7 +152,7 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
   use_current_device();
   *data = nullptr;
   if (bytes == 0) return cudaSuccess;
-  void* const pages = std::aligned_alloc(kPage, whole_pages(bytes));
+  void* const pages = std::aligned_alloc(kPage, full_pages(bytes));
   if (pages == nullptr) return tell(cudaErrorMemoryAllocation);
   observe("allocate", "pinned " + std::to_string(bytes));
   const std::lock_guard lock(memory().mutex);

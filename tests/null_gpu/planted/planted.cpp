@@ -21,7 +21,7 @@ at::Tensor zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
 }
 
 /// Returns zeros at an address `bytes` after a multiple of 16.
-at::Tensor behind(at::IntArrayRef sizes, at::ScalarType dtype, int64_t bytes) {
+at::Tensor at_offset(at::IntArrayRef sizes, at::ScalarType dtype, int64_t bytes) {
   const at::Tensor memory = zeros({c10::multiply_integers(sizes) * 8 + bytes}, at::kByte);
   return at::from_blob(
       static_cast<char*>(memory.data_ptr()) + bytes, sizes, [memory](void*) {}, memory.options().dtype(dtype),
@@ -29,7 +29,7 @@ at::Tensor behind(at::IntArrayRef sizes, at::ScalarType dtype, int64_t bytes) {
 }
 
 void attend(int64_t bytes) {
-  const auto part = [&] { return behind({1, 2, 1024, 64}, at::kBFloat16, bytes); };
+  const auto part = [&] { return at_offset({1, 2, 1024, 64}, at::kBFloat16, bytes); };
   at::_scaled_dot_product_cudnn_attention(part(), part(), part(), std::nullopt, /*compute_log_sumexp=*/true, 0.0, true);
 }
 
@@ -56,15 +56,15 @@ void call_of_squares(bool with_another) {
 }
 
 void multiply(int64_t bytes) {
-  at::mm(behind({64, 64}, at::kFloat, bytes), behind({64, 64}, at::kFloat, 0));
+  at::mm(at_offset({64, 64}, at::kFloat, bytes), at_offset({64, 64}, at::kFloat, 0));
 }
 
 void normalise(int64_t bytes) {
-  squared_norm(behind({64}, at::kFloat, bytes));
+  squared_norm(at_offset({64}, at::kFloat, bytes));
 }
 
 void copy(int64_t bytes, const cuda::CopyLaunch& sizes) {
-  const at::Tensor from = behind({1024}, at::kFloat, bytes), to = behind({1024}, at::kFloat, 0);
+  const at::Tensor from = at_offset({1024}, at::kFloat, bytes), to = at_offset({1024}, at::kFloat, 0);
   cuda::copy_words(from.const_data_ptr<float>(), to.mutable_data_ptr<float>(), sizes);
 }
 

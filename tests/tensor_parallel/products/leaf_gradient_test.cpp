@@ -38,11 +38,11 @@ at::Tensor dy() {
 }
 
 at::Tensor gradient_of(const std::string& name) {
-  const at::Tensor whole = name.ends_with("weight") ? at::mm(dy().t(), x()) : dy().sum(0);
-  return name[0] == 'q' ? whole.narrow(0, 0, 8) : whole.narrow(0, name[0] == 'k' ? 8 : 12, 4);
+  const at::Tensor full = name.ends_with("weight") ? at::mm(dy().t(), x()) : dy().sum(0);
+  return name[0] == 'q' ? full.narrow(0, 0, 8) : full.narrow(0, name[0] == 'k' ? 8 : 12, 4);
 }
 
-TEST(Adjacent, IsOneBehindTheOtherInMemory) {
+TEST(Adjacent, IsOneAfterTheOtherInMemory) {
   const at::Tensor flat = at::zeros({40});
   const at::Tensor a = flat.narrow(0, 0, 12).view({4, 3}), b = flat.narrow(0, 12, 6).view({2, 3});
   EXPECT_TRUE(adjacent(a, b));
@@ -68,7 +68,7 @@ TEST(Join, IsAViewOfAdjacentTensorsAndACopyOfOthers) {
 
 TEST(GradientsInPlace, GoIntoTheFlatBufferAndNowhereElse) {
   ColumnParallelLinear layer = make_layer();
-  const at::Tensor flat = materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  const at::Tensor flat = materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat);
   const void* address = layer.parameters()[1]->tensor.grad().data_ptr();
   layer.forward(x()).backward(dy());
   for (const Parameter* parameter : layer.parameters()) {
@@ -92,7 +92,7 @@ struct CountingHook : torch::autograd::PostAccumulateGradHook {
 TEST(GradientsInPlace, AreFinalWhenPostAccumulateHooksFire) {
   for (const Storage storage : {Storage::Loose, Storage::Flat}) {
     ColumnParallelLinear layer = make_layer();
-    materialize(layer.parameters(), whole_values(layer.parameters()), storage);
+    materialize(layer.parameters(), full_values(layer.parameters()), storage);
     std::map<std::string, int> counts;
     std::map<std::string, at::Tensor> seen;
     for (const Parameter* parameter : layer.parameters()) {
@@ -110,7 +110,7 @@ TEST(GradientsInPlace, AreFinalWhenPostAccumulateHooksFire) {
 TEST(GradientsInPlace, LeaveFrozenParametersAlone) {
   for (const Storage storage : {Storage::Loose, Storage::Flat}) {
     ColumnParallelLinear layer = make_layer();
-    materialize(layer.parameters(), whole_values(layer.parameters()), storage);
+    materialize(layer.parameters(), full_values(layer.parameters()), storage);
     for (Parameter* parameter : layer.parameters()) {
       if (parameter->name[0] == 'k' || parameter->name == "q.bias") {
         parameter->tensor.set_requires_grad(false);
@@ -136,7 +136,7 @@ TEST(GradientsInPlace, LeaveFrozenParametersAlone) {
 
 TEST(GradientsInPlace, ReadWeightsThatWereRefilled) {
   ColumnParallelLinear layer = make_layer();
-  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat);
   const at::Tensor input = x().requires_grad_();
   const at::Tensor y = layer.forward(input);
   std::vector<at::Tensor> weights;
@@ -151,7 +151,7 @@ TEST(GradientsInPlace, ReadWeightsThatWereRefilled) {
 
 TEST(GradientsInPlace, AreReturnedToWhoeverAsksForThem) {
   ColumnParallelLinear layer = make_layer();
-  const at::Tensor flat = materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  const at::Tensor flat = materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat);
   std::vector<at::Tensor> leaves;
   for (const Parameter* parameter : layer.parameters()) leaves.push_back(parameter->tensor);
   const std::vector<at::Tensor> gradients = torch::autograd::grad({layer.forward(x())}, leaves, {dy()});
@@ -164,7 +164,7 @@ TEST(GradientsInPlace, AreReturnedToWhoeverAsksForThem) {
 
 TEST(GradientsInPlace, AreShownToHooksOfTheLeaf) {
   ColumnParallelLinear layer = make_layer();
-  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat);
   const at::Tensor& k = layer.parameters()[1]->tensor;
   k.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
   layer.forward(x()).backward(dy());
@@ -177,14 +177,14 @@ TEST(GradientsInPlace, AreShownToHooksOfTheLeaf) {
 
 TEST(GradientsInPlace, OfLoosePartsDoNotShareMemory) {
   ColumnParallelLinear layer = make_layer();
-  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Loose);
+  materialize(layer.parameters(), full_values(layer.parameters()), Storage::Loose);
   layer.forward(x()).backward(dy());
   EXPECT_FALSE(layer.parameters()[0]->tensor.grad().is_alias_of(layer.parameters()[1]->tensor.grad()));
 }
 
 TEST(GradientsInPlace, RefuseASecondDerivative) {
   ColumnParallelLinear layer = make_layer();
-  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Loose);
+  materialize(layer.parameters(), full_values(layer.parameters()), Storage::Loose);
   const at::Tensor input = x().requires_grad_();
   const at::Tensor y = layer.forward(input).sum();
   EXPECT_THROW(torch::autograd::grad({y}, {input}, {}, std::nullopt, /*create_graph=*/true), std::logic_error);
@@ -193,8 +193,7 @@ TEST(GradientsInPlace, RefuseASecondDerivative) {
 TEST(GradientsInPlace, OfHalvesAddUpInAnFp32Buffer) {
   for (const at::ScalarType half : {at::kBFloat16, at::kHalf}) {
     ColumnParallelLinear layer = make_layer(half);
-    const at::Tensor flat =
-        materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat, at::kFloat);
+    const at::Tensor flat = materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat, at::kFloat);
     constexpr int kMicroBatches = 300;  // 257 + 1 is 257 in bf16
     for (int i = 0; i < kMicroBatches; ++i)
       layer.forward(at::ones({1, kLeafIn}, half)).backward(at::ones({1, 16}, half));
@@ -221,7 +220,7 @@ TEST(GradientsInPlace, OfHalvesOverManyRowsAreAsAccurateAsThePlainLayers) {
   const at::Tensor input = random_tensor({kManyRows, kLeafIn}, 1, at::kBFloat16).abs();
   const at::Tensor gradient = random_tensor({kManyRows, 16}, 2, at::kBFloat16).abs();
   ColumnParallelLinear layer = make_layer(at::kBFloat16);
-  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat);
   layer.forward(input).backward(gradient);
 
   const at::Tensor plain_weight = at::zeros({16, kLeafIn}, at::kBFloat16).requires_grad_();
@@ -277,8 +276,8 @@ TEST(UnwrittenGradients, AreWrittenByTheFirstBackwardAndAddedToByTheNext) {
       // Products and sums of fewer columns at a time may have another order.
       const double tolerance = joined ? 0 : dtype == at::kDouble ? 1e-12 : 0x1p-8;
       ColumnParallelLinear layer = make_layer(dtype), wanted = make_layer(dtype);
-      materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat, buffers);
-      materialize(wanted.parameters(), whole_values(wanted.parameters()), Storage::Flat, buffers);
+      materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat, buffers);
+      materialize(wanted.parameters(), full_values(wanted.parameters()), Storage::Flat, buffers);
       for (const Parameter* parameter : layer.parameters()) {
         EXPECT_TRUE(parameter->written_by_layer) << parameter->name;
         if (joined || parameter->name[0] != 'k') leave_unwritten(parameter->tensor);
@@ -302,7 +301,7 @@ TEST(UnwrittenGradients, AreWrittenByTheFirstBackwardAndAddedToByTheNext) {
 
 TEST(UnwrittenGradients, AreZeroWhereHooksHaveAutogradAddToThem) {
   ColumnParallelLinear layer = make_layer();
-  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat);
   for (const Parameter* parameter : layer.parameters()) leave_unwritten(parameter->tensor);
   layer.parameters()[1]->tensor.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
   layer.forward(x()).backward(dy());
@@ -315,7 +314,7 @@ TEST(UnwrittenGradients, AreZeroWhereHooksHaveAutogradAddToThem) {
 
 TEST(UnwrittenGradients, StaySoWhereGradientsAreReturned) {
   ColumnParallelLinear layer = make_layer();
-  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  materialize(layer.parameters(), full_values(layer.parameters()), Storage::Flat);
   std::vector<at::Tensor> leaves;
   for (const Parameter* parameter : layer.parameters()) {
     leaves.push_back(parameter->tensor);
@@ -334,7 +333,7 @@ at::Tensor tied_gradient(bool unwritten, bool uses_head, int64_t tokens_at_once)
   const TensorParallel tp = tensor_parallel(false);
   VocabParallelEmbedding embedding(tp, "embed", 5, kLeafIn, {}, at::kDouble);
   const Parameter& weight = embedding.weight();
-  materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Flat);
+  materialize(embedding.parameters(), full_values(embedding.parameters()), Storage::Flat);
   if (unwritten) leave_unwritten(weight.tensor);
   const at::Tensor ids = at::arange(kLeafRows, at::kLong).remainder(5);
   for (int i = 0; i < 2; ++i) {

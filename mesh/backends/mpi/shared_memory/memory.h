@@ -69,7 +69,7 @@ void reserve_together(MPI_Comm host);
 
 constexpr int64_t kHostPage = 4096;
 
-inline int64_t whole_pages(int64_t bytes) {
+inline int64_t full_pages(int64_t bytes) {
   return (bytes + kHostPage - 1) / kHostPage * kHostPage;
 }
 

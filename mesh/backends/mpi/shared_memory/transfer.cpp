@@ -13,10 +13,10 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// All-reduces up to this size are computed whole by every rank: one step instead of two.
+/// All-reduces up to this size are computed in full by every rank: one step instead of two.
 constexpr int64_t kShortOnBoardBytes = 16 << 10;
 
-/// The largest call that goes over the board rather than through MPI on one host, in bytes of the whole tensor;
+/// The largest call that goes over the board rather than through MPI on one host, in bytes of the full tensor;
 /// measured (docs/benchmarks.md).
 constexpr int64_t kBoardBytes = 256 << 10;
 
@@ -70,7 +70,7 @@ HostTransfer::HostTransfer(MpiCommunicator& communicator, const Collective& coll
 
   window_ = HostWindow::around(tensor);
   if (window_ && window_->is_common() && kind_ == Kind::AllReduce) {
-    throw OfRank<std::invalid_argument>(
+    throw RankError<std::invalid_argument>(
         describe(collective, communicator.size) +
         ": the tensor is one copy for all ranks of a host (Placement::Common), which a sum "
         "would add to itself; reduce_scatter into each rank's part of it");
@@ -117,7 +117,7 @@ bool HostTransfer::open() {
     }
     board_.open(notice_);
     opened_ = true;
-    if (path_ == Path::Board) plan();
+    if (path_ == Path::Board) cut_into_chunks();
     return true;
   }
   if (compared_ || !board_.everyone_published(HostBoard::kOpening)) return false;
@@ -136,7 +136,7 @@ bool HostTransfer::open() {
       peers_[local_rank] = window_->mapping().base() + notice.offset;
     }
     if (path_ == Path::Unknown) path_ = Path::Window;
-    if (path_ != Path::Mpi) plan();
+    if (path_ != Path::Mpi) cut_into_chunks();
   }
   return true;
 }
@@ -144,14 +144,14 @@ bool HostTransfer::open() {
 void HostTransfer::compare_notices() const {
   for (int local_rank = 0; local_rank < layout_.local_size; ++local_rank) {
     if (board_.notice_of(local_rank).same_call(notice_)) continue;
-    throw OfRank<std::runtime_error>(
+    throw RankError<std::runtime_error>(
         describe(through_mpi_.collective(), communicator_.size) + ": group rank " +
         std::to_string(on_this_host(local_rank)) +
         " made another call: the ranks called with different tensors, or in another order");
   }
 }
 
-void HostTransfer::plan() {
+void HostTransfer::cut_into_chunks() {
   const bool one_host = layout_.hosts == 1;
   const bool all_reduce = kind_ == Kind::AllReduce;
   const bool on_board = path_ == Path::Board;
@@ -175,17 +175,17 @@ void HostTransfer::plan() {
                                                         : layout_.hosts;
     piece_elements_ = std::min(row, HostBoard::kPieceBytes / rows / element_bytes_);
     if (piece_elements_ == 0) {
-      throw OfRank<std::runtime_error>(describe(through_mpi_.collective(), communicator_.size) + ": " +
-                                       std::to_string(rows) + " ranks are more than a piece of " +
-                                       std::to_string(HostBoard::kPieceBytes) +
-                                       " bytes on the host's board can hold a value of: set MESHTRAIN_WINDOW_MIB=0");
+      throw RankError<std::runtime_error>(describe(through_mpi_.collective(), communicator_.size) + ": " +
+                                          std::to_string(rows) + " ranks are more than a piece of " +
+                                          std::to_string(HostBoard::kPieceBytes) +
+                                          " bytes on the host's board can hold a value of: set MESHTRAIN_WINDOW_MIB=0");
     }
   }
   short_ = all_reduce && one_host && on_board && elements_ * element_bytes_ <= kShortOnBoardBytes;
   if (one_host) return;
 
-  const int64_t scratch = whole_pages(row * (all_reduce ? 1 : layout_.hosts) * std::max(sum_bytes_, element_bytes_));
-  const int64_t summed = kind_ == Kind::ReduceScatter ? whole_pages(row * sum_bytes_) : 0;
+  const int64_t scratch = full_pages(row * (all_reduce ? 1 : layout_.hosts) * std::max(sum_bytes_, element_bytes_));
+  const int64_t summed = kind_ == Kind::ReduceScatter ? full_pages(row * sum_bytes_) : 0;
   std::vector<std::byte>& memory = communicator_.scratch;
   const auto needed = static_cast<size_t>(kLanes * (scratch + summed));
   if (memory.size() < needed) memory.resize(needed);

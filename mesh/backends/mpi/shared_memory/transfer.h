@@ -62,7 +62,7 @@ class HostTransfer final : public MpiOperation {
   bool open();
   void compare_notices() const;
   void settle_path();
-  void plan();
+  void cut_into_chunks();
   bool close();
 
   bool pump();
@@ -120,7 +120,7 @@ class HostTransfer final : public MpiOperation {
   bool compared_ = false;
   bool closing_ = false;
   bool done_ = false;
-  bool short_ = false;   ///< an all-reduce that everyone computes whole
+  bool short_ = false;   ///< an all-reduce that everyone computes in full
   bool shared_ = false;  ///< all ranks of the host have the same memory
   int64_t chunk_elements_ = 1;
   int64_t chunks_ = 0;

@@ -38,7 +38,7 @@ HostWindow::~HostWindow() {
 }
 
 int64_t HostWindow::rank_bytes(const HostLayout& layout, int64_t bytes, Placement placement) {
-  return whole_pages(placement == Placement::Common ? (bytes + layout.local_size - 1) / layout.local_size : bytes);
+  return full_pages(placement == Placement::Common ? (bytes + layout.local_size - 1) / layout.local_size : bytes);
 }
 
 at::Tensor HostWindow::tensor(std::shared_ptr<HostWindow> window, int64_t numel, const at::TensorOptions& options) {

@@ -31,7 +31,7 @@ __device__ __forceinline__ float gated(float x, float* slope = nullptr) {
 
 /// The part of a thread: column(i), i < kUnroll, in rows from `row` on in steps of `rows_at_once`.
 template <int N>
-struct Place {
+struct ThreadPart {
   int64_t row = static_cast<int64_t>(blockIdx.y) * blockDim.y + threadIdx.y;
   int64_t rows_at_once = static_cast<int64_t>(gridDim.y) * blockDim.y;
 
@@ -43,20 +43,20 @@ struct Place {
 template <Gate kGate, class T, int N>
 __global__ void __launch_bounds__(kThreads)
     forward(const T* __restrict__ gate_up, T* __restrict__ out, int64_t rows, int64_t features) {
-  const Place<N> place;
-  for (int64_t row = place.row; row < rows; row += place.rows_at_once) {
+  const ThreadPart<N> part;
+  for (int64_t row = part.row; row < rows; row += part.rows_at_once) {
     const T* gates = gate_up + row * 2 * features;
     Pack<T, N> gate_pack[kUnroll], up_pack[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const int64_t column = place.column(i);
+      const int64_t column = part.column(i);
       if (column >= features) continue;
       gate_pack[i].load(gates + column);
       up_pack[i].load(gates + features + column);
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const int64_t column = place.column(i);
+      const int64_t column = part.column(i);
       if (column >= features) continue;
       float gate[N], up[N];
       gate_pack[i].to(gate);
@@ -73,14 +73,14 @@ __global__ void __launch_bounds__(kThreads)
 template <Gate kGate, class T, int N>
 __global__ void __launch_bounds__(kThreads) backward(const T* __restrict__ grad, const T* __restrict__ gate_up,
                                                      T* __restrict__ out, int64_t rows, int64_t features) {
-  const Place<N> place;
-  for (int64_t row = place.row; row < rows; row += place.rows_at_once) {
+  const ThreadPart<N> part;
+  for (int64_t row = part.row; row < rows; row += part.rows_at_once) {
     const T* gates = gate_up + row * 2 * features;
     T* to = out + row * 2 * features;
     Pack<T, N> gate_pack[kUnroll], up_pack[kUnroll], grad_pack[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const int64_t column = place.column(i);
+      const int64_t column = part.column(i);
       if (column >= features) continue;
       gate_pack[i].load(gates + column);
       up_pack[i].load(gates + features + column);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) backward(const T* __restrict__ grad,
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const int64_t column = place.column(i);
+      const int64_t column = part.column(i);
       if (column >= features) continue;
       float gate[N], up[N], g[N];
       gate_pack[i].to(gate);

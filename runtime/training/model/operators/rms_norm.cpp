@@ -22,9 +22,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using Normed = std::tuple<at::Tensor, at::Tensor>;                 // out, rstd [..., 1]
-using NormedSum = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // sum, out, rstd
-using NormGradients = std::tuple<at::Tensor, at::Tensor>;          // of x, of the weight
+using NormResult = std::tuple<at::Tensor, at::Tensor>;                 // out, rstd [..., 1]
+using SumNormResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // sum, out, rstd
+using NormGradients = std::tuple<at::Tensor, at::Tensor>;              // of x, of the weight
 
 /// Returns 1/sqrt(mean(x^2) + eps) of each row of `wide`, [..., 1].
 at::Tensor inverse_lengths(const at::Tensor& wide, double eps) {
@@ -67,7 +67,7 @@ void for_norm_rows(const at::Tensor& x, const Loop& loop) {
   if (!x.is_meta()) for_row_ranges(x.numel() / x.size(-1), x.size(-1), loop);
 }
 
-Normed norm_in_loops(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
+NormResult norm_in_loops(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
   const at::Tensor from = x.contiguous(), out = at::empty(x.sizes(), weight.options()), rstd = lengths_of(x);
   const int64_t features = x.size(-1);
   with_types(x, weight, [&]<class Set, class X, class W>(Set, X, W) {
@@ -80,8 +80,8 @@ Normed norm_in_loops(const at::Tensor& x, const at::Tensor& weight, double eps, 
   return {out, rstd};
 }
 
-NormedSum sum_norm_in_loops(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
-                            int64_t applied) {
+SumNormResult sum_norm_in_loops(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
+                                int64_t applied) {
   const at::Tensor from = x.contiguous(), added = residual.contiguous(), sum = at::empty(x.sizes(), residual.options());
   const at::Tensor out = at::empty(x.sizes(), weight.options()), rstd = lengths_of(residual);
   const int64_t features = x.size(-1);
@@ -136,7 +136,7 @@ NormGradients norm_backward_in_loops(const at::Tensor& grad_out, const std::opti
   return {grad_x, grad_weight};
 }
 
-Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
+NormResult norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
   if (has_norm_loops(x, weight)) return norm_in_loops(x, weight, eps, applied);
   const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
   const at::Tensor rstd = inverse_lengths(wide, eps);
@@ -147,8 +147,8 @@ Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, i
   return {(normalised * factors(weight, applied, wide.scalar_type())).to(weight.scalar_type()), rstd};
 }
 
-NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
-                           int64_t applied) {
+SumNormResult sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
+                               int64_t applied) {
   if (x.scalar_type() == weight.scalar_type() && has_norm_loops(residual, weight)) {
     return sum_norm_in_loops(x, residual, weight, eps, applied);
   }
@@ -189,11 +189,11 @@ NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::
 
 // What the kernels for CUDA make.
 
-Normed norm_on_gpu(const at::Tensor& x, const at::Tensor& weight, double, int64_t) {
+NormResult norm_on_gpu(const at::Tensor& x, const at::Tensor& weight, double, int64_t) {
   return {at::empty(x.sizes(), weight.options()), lengths_of(x)};
 }
 
-NormedSum sum_norm_on_gpu(const at::Tensor& x, const at::Tensor& residual, const at::Tensor&, double, int64_t) {
+SumNormResult sum_norm_on_gpu(const at::Tensor& x, const at::Tensor& residual, const at::Tensor&, double, int64_t) {
   at::Tensor sum = at::empty(x.sizes(), residual.options()), out = at::empty(x.sizes(), x.options());
   at::Tensor rstd = lengths_of(x);
   const at::Tensor added = residual.contiguous();
@@ -211,7 +211,7 @@ NormGradients norm_backward_on_gpu(const at::Tensor& grad, const std::optional<a
   return {of_x, of_weight};
 }
 
-Normed normed(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
+NormResult normed(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
   static const Operator<decltype(norm_forward)> forward("meshtrain::rms_norm");
   return forward(x, weight, eps, applied);
 }
@@ -294,9 +294,7 @@ Initializer initializer_of(NormWeight applied) {
 
 RmsNorm::RmsNorm(std::string name, int64_t size, double eps, NormWeight applied, std::string partial_over,
                  const at::TensorOptions& options)
-    : weight_(whole_parameter(std::move(name), {size}, initializer_of(applied), options)),
-      eps_(eps),
-      applied_(applied) {
+    : weight_(full_parameter(std::move(name), {size}, initializer_of(applied), options)), eps_(eps), applied_(applied) {
   weight_.partial_over = std::move(partial_over);
 }
 

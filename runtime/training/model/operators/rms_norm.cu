@@ -18,7 +18,7 @@ struct Part {
   __device__ __forceinline__ static int64_t column(int v) {
     return (static_cast<int64_t>(v) * (W > 0 ? W : blockDim.x) + threadIdx.x) * N;
   }
-  /// Loads a part of `row`, of Ts or of a type that T holds exactly. `size`: 0 for a row behind the last.
+  /// Loads a part of `row`, of Ts or of a type that T holds exactly. `size`: 0 for a row after the last.
   template <class X>
   __device__ __forceinline__ void load(int v, const X* row, int64_t size) {
     if (column(v) >= size) {

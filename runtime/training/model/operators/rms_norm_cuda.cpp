@@ -50,7 +50,7 @@ std::vector<int64_t> lengths_of(const at::Tensor& x) {
 
 std::tuple<at::Tensor, at::Tensor> norm(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
   const NormElements elements = checked_norm("rms_norm", x, weight);
-  const OnDevice device(x);
+  const TensorDeviceGuard device(x);
   at::Tensor out = at::empty(x.sizes(), weight.options()),
              rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat));
   at::Tensor holder;
@@ -65,7 +65,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_of_sum(const at::Tensor& x, 
   const NormElements elements = checked_norm("rms_norm_of_sum", residual, weight);
   check_alike("rms_norm_of_sum", weight, {x});
   TORCH_CHECK(x.sizes() == residual.sizes(), "rms_norm_of_sum: ", x.sizes(), " and ", residual.sizes());
-  const OnDevice device(x);
+  const TensorDeviceGuard device(x);
   at::Tensor sum = at::empty(x.sizes(), residual.options()), out = at::empty(x.sizes(), x.options());
   at::Tensor rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat)), holder;
   if (x.numel() == 0) return {sum, out, rstd};
@@ -81,7 +81,7 @@ std::tuple<at::Tensor, at::Tensor> norm_backward(const at::Tensor& grad, const s
                                                  const std::optional<at::Tensor>& weight_gradient) {
   const NormElements elements = checked_norm("rms_norm_backward", x, weight);
   check_alike("rms_norm_backward", weight, {grad});
-  const OnDevice device(x);
+  const TensorDeviceGuard device(x);
   const int64_t size = x.size(-1), rows = rstd.numel();
   at::Tensor of_x, of_weight, partial, into;
   if (needs_x) of_x = at::empty(x.sizes(), x.options());

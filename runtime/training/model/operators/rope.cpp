@@ -30,7 +30,7 @@ bool has_rope_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor
 }
 
 template <class Set, class T>
-void turn_in_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
+void rotate_in_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
   const int64_t length = x.size(1), half = cos.size(-1), angles = cos.numel() / half;
   const rope_host::Heads heads{x.size(2), half, x.stride(2), out.stride(2)};
   const T *const from = x.const_data_ptr<T>(), *const c = cos.const_data_ptr<T>(), *const s = sin.const_data_ptr<T>();
@@ -38,19 +38,19 @@ void turn_in_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
   for_row_ranges(x.size(0) * length, x.size(2) * x.size(3), [&](int64_t begin, int64_t tokens) {
     for (int64_t token = begin; token < begin + tokens; ++token) {
       const int64_t sample = token / length, position = token % length, angle = token % angles * half;
-      rope_host::turn<Set>(from + sample * x.stride(0) + position * x.stride(1), c + angle, s + angle, heads, back,
-                           to + sample * out.stride(0) + position * out.stride(1));
+      rope_host::rotate_heads<Set>(from + sample * x.stride(0) + position * x.stride(1), c + angle, s + angle, heads,
+                                   back, to + sample * out.stride(0) + position * out.stride(1));
     }
   });
 }
 
 // Rotates x by the angle, or by its negative if `back`, into `out`, which may be x.
-void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
+void rotate_heads(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
   if (has_rope_loops(x, cos, sin, out)) {
     if (x.is_meta()) return;
     return with_lanes(x.scalar_type(), [&]<class Set>(Set) {
-      x.scalar_type() == at::kFloat ? turn_in_loops<Set, float>(x, cos, sin, back, out)
-                                    : turn_in_loops<Set, c10::BFloat16>(x, cos, sin, back, out);
+      x.scalar_type() == at::kFloat ? rotate_in_loops<Set, float>(x, cos, sin, back, out)
+                                    : rotate_in_loops<Set, c10::BFloat16>(x, cos, sin, back, out);
     });
   }
   const int64_t half = cos.size(-1);
@@ -61,18 +61,18 @@ void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, boo
   at::mul_out(out_second, second, cos).addcmul_(first_before, sin, back ? -1 : 1);
 }
 
-// The kernel for CUDA turns in place.
-void turn_on_gpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool, at::Tensor&) {
+// The kernel for CUDA rotates in place.
+void rotate_on_gpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool, at::Tensor&) {
   const at::Tensor from = x.stride(3) == 1 ? x : x.contiguous(), c = cos.contiguous(), s = sin.contiguous();
 }
 
-void turn_into(at::Tensor out, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
-  static const Operator<decltype(turn)> rotate("meshtrain::rotate");
-  const int64_t turned = 2 * cos.size(-1), rest = x.size(-1) - turned;
-  if (rest == 0) return rotate(x, cos, sin, back, out);
-  at::Tensor part = out.narrow(-1, 0, turned);
-  rotate(x.narrow(-1, 0, turned), cos, sin, back, part);
-  if (!out.is_alias_of(x)) out.narrow(-1, turned, rest).copy_(x.narrow(-1, turned, rest));
+void rotate_into(at::Tensor out, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
+  static const Operator<decltype(rotate_heads)> rotate_operator("meshtrain::rotate");
+  const int64_t rotated = 2 * cos.size(-1), rest = x.size(-1) - rotated;
+  if (rest == 0) return rotate_operator(x, cos, sin, back, out);
+  at::Tensor part = out.narrow(-1, 0, rotated);
+  rotate_operator(x.narrow(-1, 0, rotated), cos, sin, back, part);
+  if (!out.is_alias_of(x)) out.narrow(-1, rotated, rest).copy_(x.narrow(-1, rotated, rest));
 }
 
 /// Returns the memory for the rotated x: that of x, under a version counter of its own so that other views of it do not
@@ -86,14 +86,14 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
     ctx->save_for_backward({cos, sin});
     const at::Tensor out = output_for(x);
-    turn_into(out, x, cos, sin, /*back=*/false);
+    rotate_into(out, x, cos, sin, /*back=*/false);
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor grad = at::empty(grads[0].sizes(), grads[0].options());  // others may need grads[0]
-    turn_into(grad, grads[0], saved[0], saved[1], /*back=*/true);
+    rotate_into(grad, grads[0], saved[0], saved[1], /*back=*/true);
     return {grad, at::Tensor(), at::Tensor()};
   }
 };
@@ -105,10 +105,10 @@ struct SplitRotated : torch::autograd::Function<SplitRotated> {
     ctx->set_materialize_grads(false);
     const at::AutoDispatchBelowADInplaceOrView below;  // the parts are results, not views, to autograd
     const at::Tensor out = output_for(qkv);
-    const int64_t turned = num_heads + num_kv_heads;
-    turn_into(out.narrow(2, 0, turned), qkv.narrow(2, 0, turned), cos, sin, /*back=*/false);
-    const at::Tensor values = out.narrow(2, turned, num_kv_heads);
-    if (!out.is_alias_of(qkv)) at::Tensor(values).copy_(qkv.narrow(2, turned, num_kv_heads));
+    const int64_t rotated = num_heads + num_kv_heads;
+    rotate_into(out.narrow(2, 0, rotated), qkv.narrow(2, 0, rotated), cos, sin, /*back=*/false);
+    const at::Tensor values = out.narrow(2, rotated, num_kv_heads);
+    if (!out.is_alias_of(qkv)) at::Tensor(values).copy_(qkv.narrow(2, rotated, num_kv_heads));
     ctx->saved_data["sizes"] = std::vector<int64_t>{num_heads, num_kv_heads, num_kv_heads};
     return {out.narrow(2, 0, num_heads), out.narrow(2, num_heads, num_kv_heads), values};
   }
@@ -127,7 +127,7 @@ struct SplitRotated : torch::autograd::Function<SplitRotated> {
       if (!grads[i].defined()) {
         part.zero_();
       } else if (i < 2) {
-        turn_into(part, grads[i], saved[0], saved[1], /*back=*/true);
+        rotate_into(part, grads[i], saved[0], saved[1], /*back=*/true);
       } else {
         part.copy_(grads[i]);
       }
@@ -173,7 +173,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> split_rotated(const at::Tensor& q
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define<&turn, &turn_on_gpu>(library, "rotate(Tensor x, Tensor cos, Tensor sin, bool back, Tensor(a!) out) -> ()");
+  define<&rotate_heads, &rotate_on_gpu>(library,
+                                        "rotate(Tensor x, Tensor cos, Tensor sin, bool back, Tensor(a!) out) -> ()");
 }
 
 }  // namespace meshtrain

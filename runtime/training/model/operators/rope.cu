@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     rotation(const T* x, const T* __restrict__ cos, const T* __restrict__ sin, T* out, RopeShape shape, float sign) {
   const int64_t column = static_cast<int64_t>(threadIdx.x) * N, step = static_cast<int64_t>(blockDim.x) * N;
   const int64_t positions = shape.batch * shape.positions;
-  for (int64_t place = blockIdx.x; place < positions; place += gridDim.x) {
-    const int64_t row = place / shape.positions, position = place - row * shape.positions;
+  for (int64_t index = blockIdx.x; index < positions; index += gridDim.x) {
+    const int64_t row = index / shape.positions, position = index - row * shape.positions;
     const T* from = x + row * shape.x.batch + position * shape.x.position;
     T* to = out + row * shape.out.batch + position * shape.out.position;
     const int64_t angles = row * shape.angle_batch + position * shape.angle_position;

@@ -10,7 +10,7 @@ namespace meshtrain {
 
 /// The rotary angles of some token positions, for heads of D features.
 struct Rotary {
-  at::Tensor cos;  ///< [s, 1, R/2], or [B, s, 1, R/2] where sequences of a batch differ; R features of a head turn
+  at::Tensor cos;  ///< [s, 1, R/2], or [B, s, 1, R/2] where sequences of a batch differ; R features of a head rotate
   at::Tensor sin;  ///< as cos
 
   /// Returns the angles of some rows of these, which must be [n, 1, R/2]: `rows` int64 [B, s] on any device, in [0, n).
@@ -24,7 +24,7 @@ struct Rotary {
 Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device,
                    int64_t length = 0);
 
-/// Returns the same of sliding layers that turn by rope_local_base_freq; without tensors where the model has none.
+/// Returns the same of sliding layers that rotate by rope_local_base_freq; without tensors where the model has none.
 Rotary make_local_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device);
 
 /// Rotates x [B, s, heads, D] by the angles of R/2 pairs: feature i with feature i + R/2, for the first R features of

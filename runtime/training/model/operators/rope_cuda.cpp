@@ -11,7 +11,7 @@ HeadStrides head_strides(const at::Tensor& x) {
 }
 
 /// Rotates x into `out`: cos and sin [s, 1, D/2] or [B, s, 1, D/2]; x and out [B, s, heads, D].
-void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
+void rotate_heads(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
   const Element element = element_of("rotate", x);
   check_alike("rotate", x, {cos, sin, out});
   TORCH_CHECK(x.dim() == 4 && out.sizes() == x.sizes() && out.stride(3) == 1 && x.size(3) % 2 == 0, "rotate: x ",
@@ -22,7 +22,7 @@ void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, boo
   TORCH_CHECK(c.sizes() == s.sizes() && c.size(-1) == half && c.size(-3) == positions &&
                   (c.dim() == 3 || (c.dim() == 4 && (c.size(0) == x.size(0) || c.size(0) == 1))),
               "rotate: angles ", c.sizes(), " for x ", x.sizes());
-  const OnDevice device(x);
+  const TensorDeviceGuard device(x);
   const bool each = c.dim() == 4 && c.size(0) == x.size(0);
   const RopeShape shape{
       x.size(0), positions, x.size(2), half, head_strides(from), head_strides(out), each ? positions * half : 0, half};
@@ -31,7 +31,7 @@ void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, boo
 }
 
 TORCH_LIBRARY_IMPL(meshtrain, CUDA, library) {
-  library.impl("rotate", turn);
+  library.impl("rotate", rotate_heads);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace meshtrain::rope_host {
 
 template <class Set, class T>
-MESHTRAIN_LANES void turn(const T* x, const T* cos, const T* sin, const Heads& heads, bool back, T* out) {
+MESHTRAIN_LANES void rotate_heads(const T* x, const T* cos, const T* sin, const Heads& heads, bool back, T* out) {
   for (int64_t i = 0; i < heads.half; i += kLanes) {
     const Mask lanes = lanes_below(heads.half - i);
     const Lanes c = load_some(cos + i, lanes), angle = load_some(sin + i, lanes);
@@ -22,9 +22,9 @@ MESHTRAIN_LANES void turn(const T* x, const T* cos, const T* sin, const Heads& h
   }
 }
 
-template void turn<ThisSet>(const float*, const float*, const float*, const Heads&, bool, float*);
-template void turn<ThisSet>(const c10::BFloat16*, const c10::BFloat16*, const c10::BFloat16*, const Heads&, bool,
-                            c10::BFloat16*);
+template void rotate_heads<ThisSet>(const float*, const float*, const float*, const Heads&, bool, float*);
+template void rotate_heads<ThisSet>(const c10::BFloat16*, const c10::BFloat16*, const c10::BFloat16*, const Heads&,
+                                    bool, c10::BFloat16*);
 
 }  // namespace meshtrain::rope_host
 

@@ -6,7 +6,7 @@
 
 namespace meshtrain::rope_host {
 
-/// The rows of one token: the elements of its heads that are turned.
+/// The rows of one token: the elements of its heads that are rotated.
 struct Heads {
   int64_t count;               ///< of heads
   int64_t half;                ///< elements of a row's first half, and of its second
@@ -16,6 +16,6 @@ struct Heads {
 /// Rotates the rows of one token by the angles of `cos` and `sin` [half], or back by them, with the instructions of
 /// Set (host_lanes.h): T is float or c10::BFloat16, values are rounded once. `out` may be `x`.
 template <class Set, class T>
-MESHTRAIN_LANES void turn(const T* x, const T* cos, const T* sin, const Heads& heads, bool back, T* out);
+MESHTRAIN_LANES void rotate_heads(const T* x, const T* cos, const T* sin, const Heads& heads, bool back, T* out);
 
 }  // namespace meshtrain::rope_host

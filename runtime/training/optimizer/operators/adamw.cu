@@ -69,8 +69,8 @@ void update_by(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cu
          static_cast<const G*>(buffers.gradients), static_cast<W*>(buffers.rounded), n, rule);
 }
 
-/// Returns the buffers behind their first `count` elements.
-AdamWBuffers behind(const AdamWBuffers& buffers, int64_t count) {
+/// Returns the buffers after their first `count` elements.
+AdamWBuffers after_first(const AdamWBuffers& buffers, int64_t count) {
   const auto moved = [&](auto* data, Element element) {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>, const char, char>;
     const int64_t size = element == Element::Float ? 4 : 2;
@@ -89,9 +89,9 @@ template <class V, class G, class W>
 void update_all(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cudaStream_t stream) {
   const bool vectors =
       aligned(buffers.values, buffers.first_moment, buffers.second_moment, buffers.gradients, buffers.rounded);
-  const int64_t whole = vectors ? n - n % kAtOnce : 0;
-  if (whole > 0) update_by<V, G, W, kAtOnce>(buffers, whole, rule, stream);
-  if (whole < n) update_by<V, G, W, 1>(behind(buffers, whole), n - whole, rule, stream);
+  const int64_t full = vectors ? n - n % kAtOnce : 0;
+  if (full > 0) update_by<V, G, W, kAtOnce>(buffers, full, rule, stream);
+  if (full < n) update_by<V, G, W, 1>(after_first(buffers, full), n - full, rule, stream);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ void step(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_momen
     TORCH_CHECK(skip->scalar_type() == at::kBool && skip->device() == values.device(),
                 "adamw_: whether to skip is a bool on ", values.device());
   }
-  const OnDevice device(values);
+  const TensorDeviceGuard device(values);
   buffers.values = values.data_ptr();
   buffers.first_moment = first_moment.data_ptr();
   buffers.second_moment = second_moment.data_ptr();

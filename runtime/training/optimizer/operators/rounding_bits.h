@@ -15,10 +15,10 @@ constexpr Counter rounding_bits(uint64_t group, uint64_t key, uint32_t step, uin
   return philox({static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), step, stream + 1}, key);
 }
 
-/// Returns the 16 bits of the element at `place` in its group.
-constexpr uint32_t bits_of(const Counter& bits, int64_t place) {
-  const uint32_t word = place < 4 ? (place < 2 ? bits[0] : bits[1]) : (place < 6 ? bits[2] : bits[3]);
-  return place % 2 == 0 ? word & 0xFFFF : word >> 16;
+/// Returns the 16 bits of the element at `index` in its group.
+constexpr uint32_t bits_of(const Counter& bits, int64_t index) {
+  const uint32_t word = index < 4 ? (index < 2 ? bits[0] : bits[1]) : (index < 6 ? bits[2] : bits[3]);
+  return index % 2 == 0 ? word & 0xFFFF : word >> 16;
 }
 
 /// Returns the bf16 number, as its bits, that the fp32 number `bits` is rounded to by `random`, 16 bits; one that is

@@ -26,12 +26,12 @@ constexpr int64_t kVector = 64;          // elements; a multiple of every proces
 void round_run(c10::BFloat16* rounded, const float* exact, const ElementRun& run, int64_t begin, int64_t end,
                uint32_t step, uint32_t stream) {
   for (int64_t i = begin; i < end;) {
-    const int64_t group = (run.index + i) / kElementsOfCounter, place = (run.index + i) % kElementsOfCounter;
+    const int64_t group = (run.index + i) / kElementsOfCounter, first = (run.index + i) % kElementsOfCounter;
     const Counter bits = rounding_bits(static_cast<uint64_t>(group), run.key, step, stream);
-    const int64_t count = std::min(end - i, kElementsOfCounter - place);
+    const int64_t count = std::min(end - i, kElementsOfCounter - first);
     for (int64_t j = 0; j < count; ++j) {
       const uint32_t number = std::bit_cast<uint32_t>(exact[i + j]);
-      rounded[i + j] = {rounded_by(number, bits_of(bits, place + j)), c10::BFloat16::from_bits()};
+      rounded[i + j] = {rounded_by(number, bits_of(bits, first + j)), c10::BFloat16::from_bits()};
     }
     i += count;
   }
@@ -47,22 +47,23 @@ void add_runs(const Parameter& parameter, int64_t begin, int64_t end, int64_t of
     int64_t rest = element / columns, first = 0, stride = global.back();
     bool valid = true;
     for (size_t dim = dims - 1; dim-- > 0;) {
-      const int64_t place = rest % shape[dim];
-      valid = valid && place < parameter.box.size[dim];
-      first += (parameter.box.start[dim] + place) * stride;
+      const int64_t at = rest % shape[dim];
+      valid = valid && at < parameter.box.size[dim];
+      first += (parameter.box.start[dim] + at) * stride;
       rest /= shape[dim];
       stride *= global[dim];
     }
     const int64_t column = element % columns, next = std::min(end, element - column + columns);
     const int64_t count = std::min(next - element, parameter.box.size.back() - column);
-    const int64_t index = first + parameter.box.start.back() + column, place = offset + element - begin;
+    const int64_t index = first + parameter.box.start.back() + column, in_range = offset + element - begin;
     if (valid && count > 0) {
-      const bool joins = !runs.empty() && runs.back().key == key && runs.back().offset + runs.back().numel == place &&
+      const bool joins = !runs.empty() && runs.back().key == key &&
+                         runs.back().offset + runs.back().numel == in_range &&
                          runs.back().index + runs.back().numel == index;
       if (joins) {
         runs.back().numel += count;
       } else {
-        runs.push_back({place, count, key, index});
+        runs.push_back({in_range, count, key, index});
       }
     }
     element = next;

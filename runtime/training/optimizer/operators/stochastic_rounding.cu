@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Returns the first run that ends behind `element`, the only one that may have it.
+/// Returns the first run that ends after `element`, the only one that may have it.
 __device__ __forceinline__ int64_t run_of(const ElementRun* runs, int64_t num_runs, int64_t element) {
   int64_t low = 0, high = num_runs;
   while (low < high) {
@@ -26,9 +26,9 @@ __global__ void __launch_bounds__(kThreads)
           const ElementRun* __restrict__ runs, int64_t num_runs, int64_t first, uint32_t step, uint32_t stream) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
-    const int64_t element = first + i, place = run_of(runs, num_runs, element);
-    if (place == num_runs || runs[place].offset > element) continue;  // padding
-    const ElementRun run = runs[place];
+    const int64_t element = first + i, number_of_run = run_of(runs, num_runs, element);
+    if (number_of_run == num_runs || runs[number_of_run].offset > element) continue;  // padding
+    const ElementRun run = runs[number_of_run];
     const int64_t index = run.index + element - run.offset;
     const Counter bits = rounding_bits(static_cast<uint64_t>(index / kElementsOfCounter), run.key, step, stream);
     uint32_t number;

@@ -14,7 +14,7 @@ void round(at::Tensor& rounded, const at::Tensor& exact, const at::Tensor& runs,
                   runs.device() == rounded.device(),
               "round_stochastically_: takes fp32 to bf16, contiguous on one device, not ", exact.scalar_type(), " on ",
               exact.device(), " to ", rounded.scalar_type(), " on ", rounded.device(), ", runs on ", runs.device());
-  const OnDevice device(rounded);
+  const TensorDeviceGuard device(rounded);
   round_stochastically(rounded.data_ptr(), exact.const_data_ptr<float>(), rounded.numel(),
                        static_cast<const ElementRun*>(runs.const_data_ptr()), runs.size(0), first,
                        static_cast<uint32_t>(step), static_cast<uint32_t>(stream), device.stream());

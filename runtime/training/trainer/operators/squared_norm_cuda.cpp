@@ -8,7 +8,7 @@ namespace {
 
 at::Tensor squared_norm_of(const at::Tensor& elements) {
   const Element element = element_of("squared_norm", elements);
-  const OnDevice device(elements);
+  const TensorDeviceGuard device(elements);
   const at::Tensor from = elements.contiguous();
   const at::TensorOptions options = elements.options().dtype(at::kDouble);
   at::Tensor sum = at::empty({}, options), partials = at::empty({squared_norm_partials(from.numel())}, options);

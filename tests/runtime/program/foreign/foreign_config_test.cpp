@@ -75,7 +75,7 @@ void expect_steps(const Recipe& recipe, const OtherMuon& other) {
   std::vector<Parameter*> all;
   for (const auto& shape : shapes) {
     const std::string name = "p" + std::to_string(parameters.size());
-    parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, shape, {}, options)));
+    parameters.push_back(std::make_unique<Parameter>(full_parameter(name, shape, {}, options)));
     all.push_back(parameters.back().get());
   }
   all.back()->of_tokens = true;

@@ -129,7 +129,7 @@ TEST_F(ChatPrompts, ThatAreAnsweredAlreadyAreRefusedOrContinued) {
   EXPECT_EQ(texts("a.jsonl", open + "\n" + answered, {.continues_assistant = true}), (Texts{"u:q;a:", "u:q;a:a"}));
 }
 
-TEST_F(ChatPrompts, StandBehindTheSystem) {
+TEST_F(ChatPrompts, StandAfterTheSystem) {
   const std::string system = "S", own = R"({"messages": [{"role": "system", "content": "own"}, )";
   EXPECT_EQ(texts("a.jsonl", R"({"messages": )" + messages({kQuestion}) + "}", {.system = &system}),
             (Texts{"s:S;u:q;a:"}));

@@ -96,14 +96,14 @@ TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
   KeyValueCache cache = loaded.model.make_cache(kLength);
   std::vector<int64_t> next(ids.begin(), ids.begin() + kPrompt);
   for (int64_t length = kPrompt; length <= kLength; ++length) {
-    const at::Tensor cached = loaded.model.next(next, cache).whole();
+    const at::Tensor cached = loaded.model.next(next, cache).full();
     EXPECT_EQ(cache.length(), length);
     // Computes everything again with the attention used in training.
     const at::Tensor before = at::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + length), at::kLong);
-    const Sequence sequence{SequenceLayout::whole(length),
+    const Sequence sequence{SequenceLayout::unsharded(length),
                             make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU),
                             make_local_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
-    const at::Tensor wanted = loaded.model.model().next_logits(before, sequence).whole();
+    const at::Tensor wanted = loaded.model.model().next_logits(before, sequence).full();
     EXPECT_LE((cached - wanted).abs().max().item<double>(), 1e-10 * wanted.abs().max().item<double>()) << length;
     if (length < kLength) next = {ids[static_cast<size_t>(length)]};
   }
@@ -125,7 +125,7 @@ TEST(GenerateOne, APromptInPiecesOfAnySizeIsTheSame) {
       last = loaded.model.next({next, end}, cache);
       next = end;
     }
-    return last->whole();
+    return last->full();
   };
   const at::Tensor wanted = logits(23);
   for (const int64_t at_once : {1, 2, 7, 22}) {
@@ -171,12 +171,12 @@ TEST(GenerateOne, EndsAtAStopTokenOrWhenThereAreEnough) {
   const int64_t stop = all[7];
   const auto first = std::find(all.begin(), all.end(), stop);
   std::vector<int64_t> seen;
-  const Generated stopped =
+  const GenerationResult stopped =
       generate(loaded.model, prompt, 0, {96, {1000, stop}, {}}, [&](int64_t token) { seen.push_back(token); });
   EXPECT_EQ(stopped.end, TextEnd::Token);
   EXPECT_EQ(stopped.tokens, std::vector<int64_t>(all.begin(), first + 1)) << "the one that ends it included";
   EXPECT_EQ(seen, stopped.tokens);
-  const Generated enough = generate(loaded.model, prompt, 0, {3, {}, {}});
+  const GenerationResult enough = generate(loaded.model, prompt, 0, {3, {}, {}});
   EXPECT_EQ(enough.end, TextEnd::Length);
   EXPECT_EQ(enough.tokens, std::vector<int64_t>(all.begin(), all.begin() + 3));
 }
@@ -191,7 +191,7 @@ TEST(GenerateOne, EndsWhereItIsToldTo) {
     asked.push_back(token);
     return asked.size() == 5;
   };
-  const Generated generated = generate(loaded.model, prompt, 0, options);
+  const GenerationResult generated = generate(loaded.model, prompt, 0, options);
   EXPECT_EQ(generated.end, TextEnd::Text);
   EXPECT_EQ(generated.tokens, std::vector<int64_t>(all.begin(), all.begin() + 5)) << "the one that ends it included";
   EXPECT_EQ(asked, generated.tokens);

@@ -142,7 +142,7 @@ TEST(RecipeChanges, EvaluationMayChange) {
 }
 
 /// Returns a readable recipe with `more` lines.
-std::string whole(const std::string& more) {
+std::string full(const std::string& more) {
   return to_yaml(parse_recipe(R"(
 name: tiny
 model: {hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1, vocab_size: 64}
@@ -153,23 +153,23 @@ optimizer: {learning_rate: 0.1}
 }
 
 TEST(RecipeChanges, WhatGoesWithoutSayingIsNotTold) {
-  const std::string plain = whole(""), evaluated = whole("evaluate: {every: 3, tokens: /data/b.bin, shuffle: true}\n");
+  const std::string plain = full(""), evaluated = full("evaluate: {every: 3, tokens: /data/b.bin, shuffle: true}\n");
   EXPECT_EQ(compare_recipes(plain, evaluated).allowed,
             (Lines{"evaluate.every: 3, was 0", "evaluate.tokens: /data/b.bin, was none",
                    "evaluate.shuffle: true, was none"}));
   EXPECT_EQ(compare_recipes(evaluated, plain).allowed,
             (Lines{"evaluate.every: 0, was 3", "evaluate.tokens: none, was /data/b.bin",
                    "evaluate.shuffle: none, was true"}));
-  EXPECT_EQ(compare_recipes(plain, whole("checkpoint: {keep_last: 2}\n")).allowed,
+  EXPECT_EQ(compare_recipes(plain, full("checkpoint: {keep_last: 2}\n")).allowed,
             Lines{"checkpoint.keep_last: 2, was 0"});
-  EXPECT_EQ(compare_recipes(plain, whole("parallel: {fsdp: {offload: {to: disk, path: /disk}}}\n")).allowed,
+  EXPECT_EQ(compare_recipes(plain, full("parallel: {fsdp: {offload: {to: disk, path: /disk}}}\n")).allowed,
             (Lines{"parallel.fsdp.offload.to: disk, was none", "parallel.fsdp.offload.path: /disk, was none"}));
 }
 
 TEST(RecipeChanges, TheMeshOfAnImportIsNone) {
-  const std::string imported = whole(""), run = whole("parallel: {mesh: {dp: 2, tp: 1, cp: 1}}\n");
+  const std::string imported = full(""), run = full("parallel: {mesh: {dp: 2, tp: 1, cp: 1}}\n");
   EXPECT_EQ(compare_recipes(imported, run, /*trained=*/false).allowed, Lines{});
-  EXPECT_EQ(compare_recipes(run, whole("parallel: {mesh: {dp: 1, tp: 1, cp: 1}}\n")).allowed,
+  EXPECT_EQ(compare_recipes(run, full("parallel: {mesh: {dp: 1, tp: 1, cp: 1}}\n")).allowed,
             Lines{"parallel.mesh.dp: 1, was 2"});
 }
 

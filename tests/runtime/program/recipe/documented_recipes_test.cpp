@@ -9,8 +9,8 @@
 
 #include "mesh/base/error.h"
 #include "mesh/layout.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "tests/support/files.h"
 
 namespace meshtrain {
@@ -59,7 +59,7 @@ void expect_layout(const Recipe& recipe, const Documented& expected) {
   EXPECT_EQ(recipe.optimizer.betas, (std::array<double, 2>{0.9, 0.999}));
   EXPECT_EQ(recipe.optimizer.eps, 1e-8);
   EXPECT_EQ(recipe.optimizer.weight_decay, 0.1);
-  EXPECT_EQ(recipe.optimizer.decay, Decayed::All);
+  EXPECT_EQ(recipe.optimizer.decay, DecayScope::All);
   EXPECT_EQ(recipe.schedule.name, Schedule::Constant);
   EXPECT_EQ(recipe.schedule.warmup_steps, 0);
   const MeshLayout layout =

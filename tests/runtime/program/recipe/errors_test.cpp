@@ -19,7 +19,7 @@ struct BadLine {
 
 class RecipeLine : public ::testing::TestWithParam<BadLine> {};
 
-TEST_P(RecipeLine, IsRefusedWithItsPlace) {
+TEST_P(RecipeLine, IsRefusedWithItsLocation) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe + GetParam().text);
   EXPECT_EQ(input_error([&] { load_recipe(file, {}, ""); }), file.string() + GetParam().expected);
@@ -113,7 +113,7 @@ struct BadMixture {
 
 class RecipeMixture : public ::testing::TestWithParam<BadMixture> {};
 
-TEST_P(RecipeMixture, IsRefusedWithItsPlace) {
+TEST_P(RecipeMixture, IsRefusedWithItsLocation) {
   const RecipeFolder folder;
   std::string text = kSmallRecipe;
   const std::string line = "  tokens: tokens.bin\n";
@@ -272,41 +272,40 @@ INSTANTIATE_TEST_SUITE_P(
 // Returns settings of model.rope_scaling and their errors.
 std::vector<BadSetting> bad_scalings() {
   const std::string key = "model.rope_scaling";
-  const auto whole = [&](const std::string& map, const std::string& expected) {
+  const auto full = [&](const std::string& map, const std::string& expected) {
     return BadSetting{{key + "=" + map}, "--set " + key + "=" + map + ": " + expected};
   };
   return {
-      whole("{rope_type: mrope, factor: 8}",
-            key + ".rope_type: \"mrope\" is not one of default, linear, llama3, yarn, longrope, dynamic"),
-      whole("{rope_type: dynamic, factor: 8}", "rope_type is dynamic, which needs max_position_embeddings"),
-      whole("{rope_type: longrope, original_max_position_embeddings: 64, short_factor: [1], long_factor: [1]}",
-            "rope_type is longrope, which a llama does not have"),
-      whole("{rope_type: linear, factor: 0.5}", key + ".factor: 0.5 is impossible: it must be at least 1"),
-      whole("{rope_type: linear, factor: 2, low_freq_factor: 1}",
-            key + ".low_freq_factor: is a key of rope_type llama3, not of linear"),
-      whole("{rope_type: linear, factor: 2, original_max_position_embeddings: 1}",
-            key + ".original_max_position_embeddings: is a key of rope_type llama3, yarn, longrope, not of linear"),
-      whole("{rope_type: llama3, factor: 2, low_freq_factor: 1, high_freq_factor: 4, "
-            "original_max_position_embeddings: 64, truncate: true}",
-            key + ".truncate: is a key of rope_type yarn, not of llama3"),
-      whole("{rope_type: default, factor: 2}",
-            key + ".factor: is a key of rope_type linear, llama3, yarn, longrope, dynamic, not of default"),
-      whole("{rope_type: llama3, factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
-            "original_max_position_embeddings: 64}",
-            "high_freq_factor is 1: it must be above low_freq_factor 4"),
-      whole("{rope_type: yarn, factor: 8}",
-            "original_max_position_embeddings is missing, and so is max_position_embeddings: yarn needs one of them"),
-      whole("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, beta_fast: 1}",
-            "beta_fast is 1: it must be above beta_slow 1"),
-      whole("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, mscale: 1}",
-            "mscale has no effect alone: give both of mscale and mscale_all_dim, or none"),
-      whole("{rope_type: yarn, factor: 8, attention_factor: 0}",
-            key + ".attention_factor: 0 is impossible: it must be above 0"),
-      whole("{rope_type: yarn, factor: 8, attention_factor: much}",
-            key + ".attention_factor: \"much\" is not a number"),
-      whole("{rope_type: yarn, factor: 8, high_freq_factor: 4}",
-            key + ".high_freq_factor: is a key of rope_type llama3, not of yarn"),
-      whole("{rope_type: yarn, factor: 8, beta_fats: 4}", key + ".beta_fats: unknown key; did you mean \"beta_fast\"?"),
+      full("{rope_type: mrope, factor: 8}",
+           key + ".rope_type: \"mrope\" is not one of default, linear, llama3, yarn, longrope, dynamic"),
+      full("{rope_type: dynamic, factor: 8}", "rope_type is dynamic, which needs max_position_embeddings"),
+      full("{rope_type: longrope, original_max_position_embeddings: 64, short_factor: [1], long_factor: [1]}",
+           "rope_type is longrope, which a llama does not have"),
+      full("{rope_type: linear, factor: 0.5}", key + ".factor: 0.5 is impossible: it must be at least 1"),
+      full("{rope_type: linear, factor: 2, low_freq_factor: 1}",
+           key + ".low_freq_factor: is a key of rope_type llama3, not of linear"),
+      full("{rope_type: linear, factor: 2, original_max_position_embeddings: 1}",
+           key + ".original_max_position_embeddings: is a key of rope_type llama3, yarn, longrope, not of linear"),
+      full("{rope_type: llama3, factor: 2, low_freq_factor: 1, high_freq_factor: 4, "
+           "original_max_position_embeddings: 64, truncate: true}",
+           key + ".truncate: is a key of rope_type yarn, not of llama3"),
+      full("{rope_type: default, factor: 2}",
+           key + ".factor: is a key of rope_type linear, llama3, yarn, longrope, dynamic, not of default"),
+      full("{rope_type: llama3, factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
+           "original_max_position_embeddings: 64}",
+           "high_freq_factor is 1: it must be above low_freq_factor 4"),
+      full("{rope_type: yarn, factor: 8}",
+           "original_max_position_embeddings is missing, and so is max_position_embeddings: yarn needs one of them"),
+      full("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, beta_fast: 1}",
+           "beta_fast is 1: it must be above beta_slow 1"),
+      full("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, mscale: 1}",
+           "mscale has no effect alone: give both of mscale and mscale_all_dim, or none"),
+      full("{rope_type: yarn, factor: 8, attention_factor: 0}",
+           key + ".attention_factor: 0 is impossible: it must be above 0"),
+      full("{rope_type: yarn, factor: 8, attention_factor: much}", key + ".attention_factor: \"much\" is not a number"),
+      full("{rope_type: yarn, factor: 8, high_freq_factor: 4}",
+           key + ".high_freq_factor: is a key of rope_type llama3, not of yarn"),
+      full("{rope_type: yarn, factor: 8, beta_fats: 4}", key + ".beta_fats: unknown key; did you mean \"beta_fast\"?"),
   };
 }
 

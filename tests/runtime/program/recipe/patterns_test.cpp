@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "tests/runtime/program/recipe/recipe_folder.h"
 
 namespace meshtrain::testing {
@@ -65,7 +65,7 @@ struct Bad {
 
 class Pattern : public ::testing::TestWithParam<Bad> {};
 
-TEST_P(Pattern, IsRefusedWithItsPlace) {
+TEST_P(Pattern, IsRefusedWithItsLocation) {
   const RecipeFolder folder;
   EXPECT_EQ(input_error([&] { with(folder, GetParam().lines); }),
             (folder.path() / "r.yaml").string() + GetParam().expected);

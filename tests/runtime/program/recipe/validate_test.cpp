@@ -1,6 +1,6 @@
 #include "runtime/program/recipe/validate.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/program/recipe/sharding.h"
 
 #include <gtest/gtest.h>

@@ -404,7 +404,7 @@ class RunFolder : public ::testing::Test {
 
 TEST_F(RunFolder, IsReadWhole) {
   write("recipe.yaml", "name: mine\ntrain:\n  steps: 20\ndata:\n  mixture:\n    - {tokens: a}\n    - {tokens: b}\n");
-  write("plan.yaml", "mesh:\n  dp: 2\n  cp: 2\n  tp: 2\n");
+  write("decisions.yaml", "mesh:\n  dp: 2\n  cp: 2\n  tp: 2\n");
   write("hosts.json", R"({"hosts":["a","a","a","a","b","b","b","b"]})");
   write("console.log", "2026-03-01 10:00:01.000 warning: something <odd>\n");
   write("events.jsonl", kEvents);
@@ -416,7 +416,7 @@ TEST_F(RunFolder, IsReadWhole) {
   write("checkpoints/step-00000005/rank-00000.safetensors", "it is being removed");
   write("checkpoints/run-0123", "");
   write("flight/rank-0.jsonl", "");
-  write("plan.json",
+  write("forecast.json",
         R"({"rank":0,"planned":{"memory_bytes":1048576,"memory_by_part":{"optimizer":524288},"sent_bytes":0,)"
         R"("seconds":0.5,"seconds_by_part":{"products":0.4},"exposed_seconds":{"tp":0.1}},)"
         R"("measured":{"memory_bytes":2097152,"sent_bytes":0,"seconds":0.4}})");
@@ -439,9 +439,9 @@ TEST_F(RunFolder, IsReadWhole) {
   EXPECT_EQ(num_interruptions(record), 1);
   EXPECT_EQ(state_of(record), "done");
   EXPECT_EQ(record.meshes_text(), "meshes dp=2,cp=2,tp=2 (steps 1 to 4), then dp=4,cp=1,tp=2 (from step 5)");
-  ASSERT_TRUE(record.planned);
-  EXPECT_EQ(record.planned->memory, (PlannedStep::Pair{1048576, 2097152}));
-  const std::vector<PlanLine> lines = compare(*record.planned, record.metrics);
+  ASSERT_TRUE(record.forecast);
+  EXPECT_EQ(record.forecast->memory, (ForecastRecord::Pair{1048576, 2097152}));
+  const std::vector<ForecastLine> lines = compare(*record.forecast, record.metrics);
   ASSERT_EQ(lines.size(), 6u);
   EXPECT_EQ(lines[0].difference, "-50.0 %");
   EXPECT_EQ(lines[1].label + ": " + lines[1].planned, "  optimizer: 512 KiB");
@@ -455,22 +455,42 @@ TEST_F(RunFolder, IsReadWhole) {
   EXPECT_EQ(record.metrics.last_step(), 3);
 }
 
+TEST_F(RunFolder, OlderNamesOfFilesAreReadWhenTheNewAreMissing) {
+  write("recipe.yaml", "name: mine\n");
+  write("plan.yaml", "mesh:\n  dp: 2\n");
+  write("plan.json", R"({"rank":0,"planned":{"memory_bytes":1024,"sent_bytes":0}})");
+  write("log.txt", "2026-03-01 10:00:01.000 warning: something\n");
+  RunReader reader(run);
+  reader.refresh();
+  const RunRecord& record = reader.record();
+  EXPECT_EQ(record.problems, Lines());
+  EXPECT_EQ(record.num_ranks(), 2);
+  EXPECT_EQ(record.warnings.lines().size(), 1u);
+  ASSERT_TRUE(record.forecast);
+  EXPECT_EQ(record.forecast->memory.planned, 1024);
+  write("decisions.yaml", "mesh:\n  dp: 4\n");
+  write("forecast.json", R"({"rank":0,"planned":{"memory_bytes":2048,"sent_bytes":0}})");
+  EXPECT_TRUE(reader.refresh());
+  EXPECT_EQ(record.num_ranks(), 4);
+  EXPECT_EQ(record.forecast->memory.planned, 2048);
+}
+
 TEST_F(RunFolder, DamagedFilesAreProblemsAndNoMore) {
   write("recipe.yaml", "train: [");
-  write("plan.yaml", "mesh:\n  dp: 99999999999\n");
+  write("decisions.yaml", "mesh:\n  dp: 99999999999\n");
   write("hosts.json", "{\"hosts\":[1]}");
   write("metrics.jsonl", "garbage\n{\"step\":1,\"loss\":2}\n");
   write("goodput.jsonl", "{\n");
   write("events.jsonl", "{\n");
-  write("plan.json", "{\"planned\":3}");
+  write("forecast.json", "{\"planned\":3}");
   write("checkpoints", "a file");
   std::filesystem::create_directory(run / "console.log");
   RunReader reader(run);
   reader.refresh();
   const Lines& problems = reader.record().problems;
-  for (const char* problem :
-       {"recipe.yaml", "plan.yaml: mesh: 99999999999", "plan.json", "hosts.json", "1 damaged line of metrics.jsonl",
-        "1 damaged line of goodput.jsonl", "1 damaged line of events.jsonl", "checkpoints", "console.log"}) {
+  for (const char* problem : {"recipe.yaml", "decisions.yaml: mesh: 99999999999", "forecast.json", "hosts.json",
+                              "1 damaged line of metrics.jsonl", "1 damaged line of goodput.jsonl",
+                              "1 damaged line of events.jsonl", "checkpoints", "console.log"}) {
     const auto says = [&](const std::string& line) { return line.starts_with(problem); };
     EXPECT_TRUE(std::any_of(problems.begin(), problems.end(), says)) << problem;
   }
@@ -492,7 +512,7 @@ TEST_F(RunFolder, WhatIsNoRunIsRefused) {
 TEST_F(RunFolder, TextOfFilesIsEscaped) {
   write("recipe.yaml", "name: \"<img src=x onerror=alert(1)>\"\n\"<key>\": \"\\x1b[2J\"\n");
   write("hosts.json", "{\"hosts\":[\"<script>alert(2)</script>\"]}");
-  write("plan.yaml", "mesh:\n  <dp>: 1\n");
+  write("decisions.yaml", "mesh:\n  <dp>: 1\n");
   write("metrics.jsonl",
         R"({"step":1,"loss":1,"bytes":{"<script>alert(3)</script>":4},"skipped":true,"non_finite":"<script>"})"
         "\n");

@@ -87,7 +87,7 @@ TEST_F(DiskFaults, ARenameWhoseAnswerWasLostIsDone) {
   for (const std::string error : {"ENOENT", "ESTALE"}) {
     write_file(path("out"), "before");
     inject_faults("rename:out.partial:+" + error);
-    write_whole(path("out"), "after");
+    write_atomically(path("out"), "after");
     EXPECT_EQ(content(path("out")), "after") << error;
     EXPECT_EQ(names(), std::vector<std::string>{"out"}) << error;
   }
@@ -101,8 +101,8 @@ TEST_F(DiskFaults, AFolderThatCannotBeReadIsWrittenIn) {
   if (is_root && ::seteuid(65534) != 0) GTEST_SKIP() << "root cannot become another user here";
   const std::string said = message<std::exception>([&] {
     make_folders(path("drop/new"));
-    write_whole(path("drop/new/out"), "text");
-    write_whole(path("drop/out"), "text");
+    write_atomically(path("drop/new/out"), "text");
+    write_atomically(path("drop/out"), "text");
   });
   ASSERT_EQ(is_root ? ::seteuid(0) : 0, 0);
   EXPECT_EQ(said, "");
@@ -121,7 +121,7 @@ TEST_F(DiskFaults, AFileHasOneWriter) {
   }
   EXPECT_EQ(content(path("out")), "first writer");
   write_file(path("out.partial"), "left behind by one that was killed");
-  write_whole(path("out"), "second");
+  write_atomically(path("out"), "second");
   EXPECT_EQ(content(path("out")), "second");
 }
 

@@ -14,7 +14,8 @@ class JournalTest : public RunFolder {
     const Recipe asked = recipe(settings);
     keep_events_in(RunDirectory::events_of(run_dir),
                    [](int) { return std::vector<std::pair<std::string, int64_t>>(); });
-    return Journal(asked, plan_of(asked), {"one"}, std::make_unique<RunDirectory>(run_dir, last_step > 0), last_step);
+    return Journal(asked, decisions_of(asked), {"one"}, std::make_unique<RunDirectory>(run_dir, last_step > 0),
+                   last_step);
   }
   std::string console() const { return content(run_dir / "console.log"); }
   static StepMetrics of_step(int64_t step) {
@@ -22,10 +23,10 @@ class JournalTest : public RunFolder {
   }
 };
 
-TEST_F(JournalTest, KeepsTheRecipeAndThePlanAsTheyRun) {
+TEST_F(JournalTest, KeepsTheRecipeAndTheDecisionsAsTheyRun) {
   const Journal journal = open({"train.seed=7"});
   EXPECT_TRUE(has(content(run_dir / "recipe.yaml"), "\n  seed: 7\n"));
-  EXPECT_TRUE(has(content(run_dir / "plan.yaml"), "mesh:\n"));
+  EXPECT_TRUE(has(content(run_dir / "decisions.yaml"), "mesh:\n"));
   EXPECT_EQ(content(run_dir / "hosts.json"), "{\"hosts\":[\"one\"]}\n");
 }
 
@@ -56,12 +57,12 @@ TEST_F(JournalTest, RemovesStepsAfterTheOneThatItContinues) {
 TEST_F(JournalTest, SaysWhereItResumesWhatHasChangedAndWhichLinesAreLost) {
   write_file(run_dir / "metrics.jsonl", "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");  // as after a crash of the host
   const Journal journal = open({}, /*last_step=*/6);
-  journal.announce(Resumed{.state = {.step = 6},
-                           .folder = checkpoint("step-00000006"),
-                           .changes = {"train.steps: 8, was 6"},
-                           .warning = "warning: the rate moves",
-                           .seconds = 0.25,
-                           .set_aside = {7}});
+  journal.announce(ResumePoint{.state = {.step = 6},
+                               .folder = checkpoint("step-00000006"),
+                               .changes = {"train.steps: 8, was 6"},
+                               .warning = "warning: the rate moves",
+                               .seconds = 0.25,
+                               .set_aside = {7}});
   for (const std::string& line :
        {" info: resumed after step 6, from " + checkpoint("step-00000006").string() + " in 0.25 s\n",
         std::string(" info:   train.steps: 8, was 6\n"), std::string(" warning: the rate moves\n"),
@@ -105,11 +106,18 @@ TEST_F(JournalTest, AnEventThatCannotBeWrittenIsAWarning) {
   EXPECT_TRUE(has(console(), " warning: cannot write " + (run_dir / "events.jsonl").string() + ": ")) << console();
 }
 
-TEST_F(JournalTest, TakesOverTheLogOfAnOlderVersion) {
+TEST_F(JournalTest, TakesOverTheFilesOfAnOlderVersion) {
   write_file(run_dir / "log.txt", "earlier\n");
+  write_file(run_dir / "plan.yaml", "mesh:\n  dp: 2\n");
+  write_file(run_dir / "plan.json", "{}");
   open({}, /*last_step=*/1).say("later");
   EXPECT_TRUE(console().starts_with("earlier\n") && console().ends_with(" info: later\n")) << console();
-  EXPECT_FALSE(std::filesystem::exists(run_dir / "log.txt"));
+  EXPECT_TRUE(has(content(run_dir / "decisions.yaml"), "\n  dp: 1\n")) << "of this start";
+  EXPECT_EQ(content(run_dir / "forecast.json"), "{}");
+  for (const char* older : {"log.txt", "plan.yaml", "plan.json"}) {
+    EXPECT_FALSE(std::filesystem::exists(run_dir / older)) << older;
+    EXPECT_TRUE(RunDirectory::is_own(older)) << older;
+  }
 }
 
 TEST_F(JournalTest, ALockThatCannotBeHeldIsAWarning) {

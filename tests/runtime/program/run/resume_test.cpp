@@ -23,11 +23,11 @@ class ResumeTest : public RunFolder {
     write_file(folder_.step(step) / "manifest.json", manifest_text(head, {}));
     return folder_.step(step);
   }
-  ResumePlan plan(const fs::path& checkpoint, const Words& settings, int64_t num_steps = 4) const {
-    return plan_resume(checkpoint, head_of(settings), num_steps);
+  ResumeCandidate candidate(const fs::path& checkpoint, const Words& settings, int64_t num_steps = 4) const {
+    return resume_candidate(checkpoint, head_of(settings), num_steps);
   }
   std::string refused(const fs::path& checkpoint, const Words& settings, int64_t num_steps = 4) const {
-    return message<InputError>([&] { plan(checkpoint, settings, num_steps); });
+    return message<InputError>([&] { candidate(checkpoint, settings, num_steps); });
   }
   /// Returns the beginning of a refusal.
   static std::string contradiction(const fs::path& checkpoint) {
@@ -40,13 +40,13 @@ class ResumeTest : public RunFolder {
 
 TEST_F(ResumeTest, ListsTheChangesThatAreAllowed) {
   const fs::path saved = save(2);
-  EXPECT_EQ(plan(saved, {}).resumed.changes, Words{});
-  const ResumePlan changed = plan(saved, {"optimizer.learning_rate=1e-3", "train.steps=9"}, 9);
-  EXPECT_EQ(changed.resumed.changes, (Words{"train.steps: 9, was 4", "optimizer.learning_rate: 0.001, was 0.01"}));
-  EXPECT_EQ(changed.resumed.state.num_samples, 8);
-  EXPECT_EQ(changed.resumed.folder, saved);
-  EXPECT_EQ(changed.resumed.warning, "");
-  EXPECT_EQ(plan(saved, {"model.pad_token_id=40", "model.freeze_padding_row=true"}).resumed.changes,
+  EXPECT_EQ(candidate(saved, {}).point.changes, Words{});
+  const ResumeCandidate changed = candidate(saved, {"optimizer.learning_rate=1e-3", "train.steps=9"}, 9);
+  EXPECT_EQ(changed.point.changes, (Words{"train.steps: 9, was 4", "optimizer.learning_rate: 0.001, was 0.01"}));
+  EXPECT_EQ(changed.point.state.num_samples, 8);
+  EXPECT_EQ(changed.point.folder, saved);
+  EXPECT_EQ(changed.point.warning, "");
+  EXPECT_EQ(candidate(saved, {"model.pad_token_id=40", "model.freeze_padding_row=true"}).point.changes,
             (Words{"model.freeze_padding_row: true, was false", "model.pad_token_id: 40, was none"}))
       << "a key of the model that may change";
 }
@@ -102,13 +102,13 @@ TEST_F(ResumeTest, OnlyAnotherModelContradictsACheckpointOfStepZero) {
 TEST_F(ResumeTest, WarnsWhenOtherStepsMoveTheSchedule) {
   const std::string cosine = "schedule={name: cosine, min_ratio: 0.1}";
   const fs::path saved = save(4, {cosine, "train.steps=6"});
-  EXPECT_EQ(plan(saved, {cosine, "train.steps=12"}, 12).resumed.warning,
+  EXPECT_EQ(candidate(saved, {cosine, "train.steps=12"}, 12).point.warning,
             "warning: schedule.name: cosine is spread over train.steps, now 12 instead of 6: step 5 gets a learning "
             "rate of 0.00775 instead of 0.00325; schedule.total_steps: 6 keeps the earlier schedule");
-  const std::string moved = plan(saved, {cosine, "train.steps=6", "schedule.total_steps=12"}, 6).resumed.warning;
+  const std::string moved = candidate(saved, {cosine, "train.steps=6", "schedule.total_steps=12"}, 6).point.warning;
   EXPECT_TRUE(has(moved, " over schedule.total_steps, now 12 instead of 6: step 5 gets ")) << moved;
-  EXPECT_EQ(plan(saved, {cosine, "train.steps=8", "schedule.total_steps=6"}, 8).resumed.warning, "") << "kept";
-  EXPECT_EQ(plan(save(2), {"train.steps=9"}, 9).resumed.warning, "")
+  EXPECT_EQ(candidate(saved, {cosine, "train.steps=8", "schedule.total_steps=6"}, 8).point.warning, "") << "kept";
+  EXPECT_EQ(candidate(save(2), {"train.steps=9"}, 9).point.warning, "")
       << "a constant rate has no schedule that could move";
 }
 

@@ -23,7 +23,7 @@ TEST(RunDirectory, OneThatHoldsARunIsRefusedAndLeftAsItWas) {
     MetricsFile(run.metrics(), 0).append({1});
   }
   EXPECT_EQ(testing::content(folder.path() / "run" / "recipe.yaml"), "a: 1\n");
-  EXPECT_EQ(testing::content(folder.path() / "run" / "plan.yaml"), "mesh:\n  dp: 1\n");
+  EXPECT_EQ(testing::content(folder.path() / "run" / "decisions.yaml"), "mesh:\n  dp: 1\n");
   EXPECT_EQ(testing::content(folder.path() / "run" / "hosts.json"), "{\"hosts\":[\"one\",\"one\",\"two\"]}\n");
   EXPECT_THROW(RunDirectory(folder.path() / "run", false), InputError);
   const std::string lines = testing::content(folder.path() / "run" / "metrics.jsonl");
@@ -52,17 +52,17 @@ TEST(DiskNotice, OnlyWarnsWhereUnfinishedCheckpointsMayFillTheDisk) {
   Recipe recipe;
   recipe.train.steps = 4;
   recipe.checkpoint.every = 1;
-  RunPlan plan{{}, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), {}};
-  plan.optimizer.state_dtype = at::kFloat;
+  Decisions decisions{{}, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), {}};
+  decisions.optimizer.state_dtype = at::kFloat;
   ModelShape& shape = recipe.model.shape;
   shape.hidden_size = 65536;  // 43 TiB with the optimizer's state, on any disk of a test machine
   shape.vocab_size = 60'000'000;
   shape.intermediate_size = shape.head_dim = 64;
   shape.num_hidden_layers = shape.num_attention_heads = shape.num_key_value_heads = 1;
   const CheckpointFolder checkpoints(scratch.path() / "checkpoints");
-  EXPECT_THROW(disk_notice(recipe, plan, checkpoints, 0, 1), InputError);
+  EXPECT_THROW(disk_notice(recipe, decisions, checkpoints, 0, 1), InputError);
   std::filesystem::create_directories(checkpoints.partial(1, "killed"));
-  const Notice notice = disk_notice(recipe, plan, checkpoints, 0, 1);
+  const Notice notice = disk_notice(recipe, decisions, checkpoints, 0, 1);
   EXPECT_TRUE(notice.is_warning && notice.line.starts_with("warning: 4 checkpoints of ")) << notice.line;
 }
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/recipe/run_plan.h"
 #include "runtime/program/run/run.h"
 #include "runtime/program/run/run_directory.h"
 #include "runtime/program/telemetry/error_line.h"
@@ -56,7 +56,7 @@ device: cpu
   std::filesystem::path checkpoint(const std::string& name) const { return run_dir / "checkpoints" / name; }
 
   Recipe recipe(const Words& settings = {}) const { return load_recipe(path("tiny.yaml"), settings, ""); }
-  static RunPlan plan_of(const Recipe& recipe) {
+  static Decisions decisions_of(const Recipe& recipe) {
     return resolve(recipe, MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, 1));
   }
 

@@ -68,6 +68,17 @@ TEST_F(SessionTest, TheSavedRecipeOfARunResumesThatRun) {
   EXPECT_EQ(lines("metrics.jsonl").size(), 3u);
 }
 
+TEST_F(SessionTest, TheSavedRecipeOfAnOlderVersionResumesThatRun) {
+  train({"train.steps=2", "checkpoint.every=2"});
+  fs::rename(run_dir / "decisions.yaml", run_dir / "plan.yaml");
+  const Recipe saved = load_recipe(run_dir / "recipe.yaml", {"train.steps=3"}, "");
+  EXPECT_EQ(fs::canonical(RunDirectory::folder_of(saved, "")), fs::canonical(run_dir));
+  train_recipe(saved, resumed());
+  EXPECT_EQ(lines("metrics.jsonl").size(), 3u);
+  EXPECT_TRUE(fs::exists(run_dir / "decisions.yaml"));
+  EXPECT_FALSE(fs::exists(run_dir / "plan.yaml"));
+}
+
 TEST_F(SessionTest, ADirectoryThatIsInUseOrHoldsARunIsRefused) {
   {
     const RunDirectory other(run_dir, /*resume=*/false);

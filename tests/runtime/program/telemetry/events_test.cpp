@@ -42,8 +42,8 @@ class Events : public ::testing::Test {
 };
 
 TEST_F(Events, HaveTheirValues) {
-  EXPECT_EQ(append_event(Started{"mine", {{"dp", 2}, {"tp", 2}}, {"a", "a", "b", "b"}, 4, 20, 64, 32}), "");
-  EXPECT_EQ(append_event(ResumedFrom{4, "checkpoints/step-00000004", 0.5, {"train.steps: 20, was 10"}}), "");
+  EXPECT_EQ(append_event(StartEvent{"mine", {{"dp", 2}, {"tp", 2}}, {"a", "a", "b", "b"}, 4, 20, 64, 32}), "");
+  EXPECT_EQ(append_event(ResumeEvent{4, "checkpoints/step-00000004", 0.5, {"train.steps: 20, was 10"}}), "");
   EXPECT_EQ(append_event(CompletedCheckpoint{8, "checkpoints/step-00000008", 0.25}), "");
   for (const int signal : {SIGUSR1, 0, -1}) EXPECT_EQ(append_stopped(9, signal), "");
   EXPECT_EQ(append_done(20), "");

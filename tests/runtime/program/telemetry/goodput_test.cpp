@@ -32,7 +32,7 @@ class Goodput : public ::testing::Test {
     return sum;
   }
   /// Expects that the parts of a start add up to it.
-  static void expect_whole(const json& start) {
+  static void expect_complete(const json& start) {
     EXPECT_NEAR(sum(start), start["end"].get<double>() - start["start"].get<double>(), 1e-5) << start;
     for (const json& part : start["seconds"]) EXPECT_GE(part.get<double>(), 0) << start;
   }
@@ -69,7 +69,7 @@ TEST_F(Goodput, PartsOfAStartAddUpToItsTime) {
   }
   ASSERT_EQ(starts().size(), 1u);
   const json start = starts()[0];
-  expect_whole(start);
+  expect_complete(start);
   EXPECT_EQ(start["ranks"], 8);
   EXPECT_EQ(start["mesh"], "dp=2,tp=4");
   EXPECT_EQ(start["from_step"], 3);
@@ -90,7 +90,7 @@ TEST_F(Goodput, PartsThatWantMoreTimeThanThereWasGetWhatThereWas) {
   goodput.account("start_up");
   goodput.account("training", {{"data", 1000.0}, {"checkpoint", 1000.0}});
   goodput.end("done");
-  expect_whole(starts()[0]);
+  expect_complete(starts()[0]);
 }
 
 TEST_F(Goodput, AStartThatSaysNoEndWasKilledAndItsStepsMadeAgainAreLost) {
@@ -119,7 +119,7 @@ TEST_F(Goodput, AStartThatSaysNoEndWasKilledAndItsStepsMadeAgainAreLost) {
   ASSERT_EQ(starts().size(), 2u);
   const json killed = starts()[0];
   EXPECT_EQ(killed["ended"], "killed");
-  expect_whole(killed);
+  expect_complete(killed);
   EXPECT_NEAR(sum(killed), sum_before, 1e-9);
   EXPECT_NEAR(killed["seconds"]["lost"].get<double>(), 0.05, 1e-9);
   EXPECT_NEAR(killed["seconds"]["training"].get<double>(), training - 0.01, 1e-9);
@@ -140,7 +140,7 @@ TEST_F(Goodput, StepsAfterTheLastRecordOfAKilledStartAreLostToo) {
   EXPECT_EQ(killed["to_step"], 9);
   EXPECT_EQ(killed["end"], 102.5);
   EXPECT_EQ(killed["seconds"]["lost"], 0.5);
-  expect_whole(killed);
+  expect_complete(killed);
 }
 
 TEST_F(Goodput, KeepsLinesThatItDoesNotUnderstand) {

@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-TEST(Log, HasTimesAndLevelsBehindWhatWasThereAndStdoutTheLinesAlone) {
+TEST(Log, HasTimesAndLevelsAfterWhatWasThereAndStdoutTheLinesAlone) {
   const testing::ScratchFolder folder;
   const std::filesystem::path file = folder.path() / "console.log";
   ::testing::internal::CaptureStdout();

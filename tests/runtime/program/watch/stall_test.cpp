@@ -256,7 +256,7 @@ TEST_F(Stalls, StepsThatAreLongerThanTheTimeoutAreWaitedFor) {
 }
 
 // Several collectives of a group may be under way, and a rank need not wait for the first of them.
-TEST_F(Stalls, TheCollectiveThatIsAwaitedIsNamedBehindAnother) {
+TEST_F(Stalls, TheCollectiveThatIsAwaitedIsNamedAfterAnother) {
   wait(0, 0, 11000, flight(11, {8}));
   Activity& waiting = ranks[0].activity;
   waiting.groups[0].issued = 12;

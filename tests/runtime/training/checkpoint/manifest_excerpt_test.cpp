@@ -35,7 +35,7 @@ Piece wanted(const std::string& tensor, const std::vector<int64_t>& shape, const
 TEST(ManifestExcerpt, HasThePiecesThatABoxNeedsAndNoOthers) {
   const Manifest manifest = manifest_of(7, 50);
   const ManifestIndex index(manifest);
-  const StoredTensor& whole = manifest.tensors.at("model.x");
+  const StoredTensor& full = manifest.tensors.at("model.x");
   for (int64_t begin = 0; begin < 50; ++begin) {
     for (int64_t size = 1; begin + size <= 50; ++size) {
       for (const auto& [column, columns] : {std::pair<int64_t, int64_t>{0, 8}, {6, 1}, {1, 3}}) {
@@ -44,9 +44,9 @@ TEST(ManifestExcerpt, HasThePiecesThatABoxNeedsAndNoOthers) {
             index.excerpt(unpack_pieces(packed({wanted("model.x", {50, 8}, box), wanted("model.x", {50, 8}, box)})))));
         const StoredTensor& tensor = excerpt.tensors.at("model.x");
         ASSERT_EQ(tensor.dtype, at::kFloat);
-        ASSERT_EQ(tensor.shape, whole.shape);
+        ASSERT_EQ(tensor.shape, full.shape);
         std::vector<std::tuple<std::string, uint64_t, uint64_t>> expected, found;
-        for (const StoredPiece& piece : whole.pieces) {
+        for (const StoredPiece& piece : full.pieces) {
           if (!intersect(piece.box, box)) continue;
           const StoredFile& file = manifest.files[piece.file];
           expected.emplace_back(file.name, file.header, piece.checksum);

@@ -181,9 +181,9 @@ TEST_F(CheckSidecars, LooksAtEverySourceAndTheHeldOutFile) {
 }
 
 TEST_F(CheckSidecars, RefusesADamagedOne) {
-  const std::string whole = content(sidecar_path(tokens_));
+  const std::string full = content(sidecar_path(tokens_));
   const auto with = [&](const std::string& from, const std::string& to) {
-    std::string text = whole;
+    std::string text = full;
     text.replace(text.find(from), from.size(), to);
     write_file(sidecar_path(tokens_), text);
     return refusal();

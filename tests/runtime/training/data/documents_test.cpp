@@ -25,7 +25,7 @@ void expect_positions(const DocumentStarts& starts, const std::vector<std::vecto
   }
 }
 
-TEST(Documents, BeginBehindEachSeparator) {
+TEST(Documents, BeginAfterEachSeparator) {
   EXPECT_EQ(found({1, 2, kSeparator, 3, kSeparator, 4}), (Starts{3, 5}));
   EXPECT_EQ(found({kSeparator, 1, 2, 3, 4, 5}), (Starts{1})) << "the first token is a document";
   EXPECT_EQ(found({1, kSeparator, kSeparator, kSeparator, 2, 3}), (Starts{2, 3, 4})) << "documents of one token";
@@ -34,7 +34,7 @@ TEST(Documents, BeginBehindEachSeparator) {
 
 TEST(Documents, ASequenceWithoutInnerSeparatorIsOne) {
   EXPECT_TRUE(found({1, 2, 3}).empty());
-  EXPECT_TRUE(found({1, 2, kSeparator}).empty()) << "nothing begins behind the last token";
+  EXPECT_TRUE(found({1, 2, kSeparator}).empty()) << "nothing begins after the last token";
   EXPECT_TRUE(found({kSeparator}).empty());
 }
 

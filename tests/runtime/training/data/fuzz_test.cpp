@@ -68,15 +68,15 @@ class DataFuzz : public ::testing::Test {
 TEST_F(DataFuzz, DamagedIndexes) {
   recipe_.dtype = "megatron";
   write_file(recipe_.tokens, as_bytes(ids_));
-  MegatronFields whole = megatron_fields(8, 2, {40, 1, 0, 300, 700, 2, 5, 1000});
-  whole.documents = {0, 1, 3, 3, 6, 8};
-  MegatronFields apart = whole;
+  MegatronFields full = megatron_fields(8, 2, {40, 1, 0, 300, 700, 2, 5, 1000});
+  full.documents = {0, 1, 3, 3, 6, 8};
+  MegatronFields apart = full;
   std::reverse(apart.pointers.begin(), apart.pointers.end());
   apart.lengths.assign(8, 20);
   int read = 0;
   for (int round = 0; round < 3000; ++round) {
     recipe_.documents = round % 2 == 0 ? std::optional<int64_t>(kDocumentsOfIndex) : std::nullopt;
-    write_file(folder_.path() / "x.idx", damaged((round % 4 < 2 ? whole : apart).bytes(), random_));
+    write_file(folder_.path() / "x.idx", damaged((round % 4 < 2 ? full : apart).bytes(), random_));
     read += expect_no_surprise(recipe_);
   }
   EXPECT_GT(read, 10);
@@ -130,8 +130,8 @@ TEST_F(DataFuzz, DamagedTokensAndMasks) {
     recipe_.dtype = std::vector<const char*>{"uint8", "uint16", "uint32"}[random_() % 3];
     recipe_.layout = random_() % 2 == 0 ? SampleLayout::Stream : SampleLayout::Records;
     recipe_.documents = random_() % 2 == 0 ? std::optional<int64_t>(7) : std::nullopt;
-    const bool whole = random_() % 2 == 0;
-    write_file(recipe_.tokens, whole ? as_bytes(ids_) : damaged(as_bytes(ids_), random_));
+    const bool full = random_() % 2 == 0;
+    write_file(recipe_.tokens, full ? as_bytes(ids_) : damaged(as_bytes(ids_), random_));
     const int64_t tokens =
         static_cast<int64_t>(std::filesystem::file_size(recipe_.tokens)) / token_width(recipe_.dtype);
     const std::string mask(static_cast<size_t>(tokens), '\1');

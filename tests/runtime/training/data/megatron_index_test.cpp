@@ -81,9 +81,9 @@ TEST_F(MegatronTest, SequencesAreTakenInTheOrderOfTheIndex) {
   const TokenFile file = open();
   for (int64_t first = 0; first < 10; ++first) {
     for (int64_t count = 0; first + count <= 10; ++count) {
-      std::vector<int64_t> part(static_cast<size_t>(count), -1), whole = all();
+      std::vector<int64_t> part(static_cast<size_t>(count), -1), full = all();
       file.read(first, count, part.data());
-      EXPECT_EQ(part, std::vector<int64_t>(whole.begin() + first, whole.begin() + first + count));
+      EXPECT_EQ(part, std::vector<int64_t>(full.begin() + first, full.begin() + first + count));
       const IdRange range = file.range(first, count);
       if (count == 0) continue;
       EXPECT_EQ(range.least, *std::min_element(part.begin(), part.end()));

@@ -60,14 +60,14 @@ TEST(Flops, AreThoseOfTheFormulaOnFiveShapes) {
 
 TEST(Flops, OfAWindowAreThoseOfTheKeysThatItSees) {
   ModelShape shape = llama(256, 688, 2, 8, 4, 256);
-  const double whole = flops(shape, 1024);
+  const double full = flops(shape, 1024);
   shape.sliding_window = 2048;
-  EXPECT_DOUBLE_EQ(flops(shape, 1024), whole) << "a window that is longer than the sequence";
+  EXPECT_DOUBLE_EQ(flops(shape, 1024), full) << "a window that is longer than the sequence";
   shape.sliding_window = 256;
   const double all = 1024.0 / 2, seen = 256 - 256.0 * 256 / (2 * 1024);
-  EXPECT_DOUBLE_EQ(whole - flops(shape, 1024), 12 * 2 * 256 * (all - seen));
+  EXPECT_DOUBLE_EQ(full - flops(shape, 1024), 12 * 2 * 256 * (all - seen));
   shape.layer_types = {"full_attention", "sliding_attention"};
-  EXPECT_DOUBLE_EQ(whole - flops(shape, 1024), 12 * 256 * (all - seen));
+  EXPECT_DOUBLE_EQ(full - flops(shape, 1024), 12 * 256 * (all - seen));
 }
 
 TEST(Flops, OfFrozenParametersHaveNoGradients) {

@@ -112,7 +112,7 @@ TYPED_TEST(HostLoops, OfRotaryEmbeddingsHaveTheSameBits) {
   const std::vector<T> x = this->numbers(3 * 2 * kHalf), cos = this->numbers(kHalf), sin = this->numbers(kHalf);
   for (const bool back : {false, true}) {
     this->template expect_equal_bits<T>(3 * 2 * kHalf, [&]<class Set>(Set, T* out) {
-      rope_host::turn<Set>(x.data(), cos.data(), sin.data(), {3, kHalf, 2 * kHalf, 2 * kHalf}, back, out);
+      rope_host::rotate_heads<Set>(x.data(), cos.data(), sin.data(), {3, kHalf, 2 * kHalf, 2 * kHalf}, back, out);
     });
   }
 }

@@ -28,12 +28,12 @@ at::Tensor drawn(const std::string& name, std::vector<int64_t> shape, int64_t di
 }
 
 TEST(Initialize, EveryCutDrawsTheSameTensor) {
-  const at::Tensor whole = drawn("w", {13, 7}, 0, 0, 1, 1);
+  const at::Tensor full = drawn("w", {13, 7}, 0, 0, 1, 1);
   for (int64_t dim : {0, 1}) {
     for (int size : {2, 3, 8}) {
       std::vector<at::Tensor> parts;
       for (int rank = 0; rank < size; ++rank) parts.push_back(drawn("w", {13, 7}, dim, rank, size, 1));
-      EXPECT_TRUE(at::equal(at::cat(parts, dim), whole)) << "dim " << dim << " over " << size;
+      EXPECT_TRUE(at::equal(at::cat(parts, dim), full)) << "dim " << dim << " over " << size;
     }
   }
 }

@@ -86,7 +86,7 @@ TEST_P(Glu, TakesStridesAndNoRowsAndIsComputedAgainAlike) {
 
 TEST_P(Glu, MetaTensorsHaveTheFormOfCpuTensors) {
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
-    const MetaStandsFor stands(device);
+    const MetaDeviceGuard stands(device);
     for (const auto& [dtype, tolerance] : kPrecisions) {
       for (const int64_t size : {10, 64}) {
         const at::Tensor x = leaf_of(random_tensor({3, size}, 1, dtype));
@@ -133,7 +133,7 @@ TEST_P(NormWeights, ForwardAndBackwardAreTheDefinition) {
   }
 }
 
-// Halves are rounded where transformers rounds: Llama before the weight, OLMo 2 and Gemma behind it.
+// Halves are rounded where transformers rounds: Llama before the weight, OLMo 2 and Gemma after it.
 TEST(RmsNorm, RoundsHalvesWhereTheWeightSays) {
   const at::Tensor x = random_tensor({50, 64}, 1, at::kBFloat16), weight = random_tensor({64}, 2, at::kBFloat16);
   const at::Tensor wide = x.to(at::kFloat), normalised = wide * (wide.square().mean(-1, true) + kNormEps).rsqrt();
@@ -238,7 +238,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, NormOnMeta, ::testing::Values(8, 32));
 
 TEST_P(NormOnMeta, TensorsHaveTheFormOfCpuTensors) {
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
-    const MetaStandsFor stands(device);
+    const MetaDeviceGuard stands(device);
     for (const auto& [dtype, tolerance] : kPrecisions) {
       const at::Tensor weight = random_tensor({GetParam()}, 3, dtype);
       RmsNorm cpu = norm_with(weight), meta = norm_with(weight.to(at::kMeta));
@@ -324,7 +324,7 @@ TEST(Rope, SplitPartsThatNobodyUsesAndLeaves) {
 
 TEST(Rope, MetaTensorsHaveTheFormOfCpuTensors) {
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
-    const MetaStandsFor stands(device);
+    const MetaDeviceGuard stands(device);
     for (const auto& [dtype, tolerance] : kPrecisions) {
       const Rotary rotary = angles({5, 1, 3}, dtype), meta_rotary{rotary.cos.to(at::kMeta), rotary.sin.to(at::kMeta)};
       const at::Tensor leaf = leaf_of(random_tensor({2, 5, 8, 6}, 1, dtype));

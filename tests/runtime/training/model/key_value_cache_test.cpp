@@ -24,7 +24,7 @@ TEST(KeyValueCache, HonoursWindowAndSoftcap) {
     for (const int64_t window : {0, 1, 2, 3, 7, 8, 22, 23, 100}) {
       const AttentionRule rule{0.35, window, softcap};
       const at::Tensor wanted =
-          attention(q, k, v, SequenceLayout::whole(kCached), Group(), ContextAlgorithm::Ring, rule);
+          attention(q, k, v, SequenceLayout::unsharded(kCached), Group(), ContextAlgorithm::Ring, rule);
       for (const int64_t at_once : {1, 2, 7, 22, 23}) {
         SCOPED_TRACE(::testing::Message() << "window " << window << " softcap " << softcap << " pieces of " << at_once);
         KeyValueCache cache(shape, /*tp=*/1, kCached, q.options());

@@ -113,7 +113,7 @@ TEST_F(UnusedWeights, ALoaderComparesItsPartOfTheHead) {
   open("qwen2", {{"lm_head.weight", other}});
   const PretrainedWeights weights(folder(), shape_);
   const auto load_rows = [&](int64_t first, int64_t count) {
-    Parameter rows = whole_parameter("model.embed_tokens.weight", {count, 16}, {}, at::kFloat);
+    Parameter rows = full_parameter("model.embed_tokens.weight", {count, 16}, {}, at::kFloat);
     rows.global_shape = {97, 16};
     rows.box = {{first, 0}, {count, 16}};
     bind(rows, at::zeros({count * 16}), 0);

@@ -43,7 +43,7 @@ struct Model {
   Model() {
     const at::TensorOptions options = at::TensorOptions().dtype(at::kDouble);
     const auto add = [&](const char* name, std::vector<int64_t> shape) {
-      parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, std::move(shape), {}, options)));
+      parameters.push_back(std::make_unique<Parameter>(full_parameter(name, std::move(shape), {}, options)));
     };
     add("embedding", {7, 4});
     parameters[0]->of_tokens = true;
@@ -157,16 +157,16 @@ TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
        {std::tuple{1, 1, 1}, {2, 1, 2}, {3, 1, 1}, {1, 4, 1}, {2, 3, 2}, {3, 5, 1}}) {
     for (const int64_t dim : {-1, 0, 1}) {
       const std::vector<int64_t> shape = {8, 10};  // 3 ranks divide neither
-      const at::Tensor whole = random_tensor(shape, 5);
+      const at::Tensor full = random_tensor(shape, 5);
       const ReplicaMap replicas = replicas_of(num_tp, num_shards, num_copies);
       const int num_ranks = static_cast<int>(replicas.size());
       std::vector<at::Tensor> pieces;  // by rank
       std::vector<CutMatrix> layouts;
       for (int rank = 0; rank < num_ranks; ++rank) {
         const ReplicaMap::Part part = replicas.part_of(rank);
-        Parameter first = whole_parameter("first", {37}, {}, options);
+        Parameter first = full_parameter("first", {37}, {}, options);
         Parameter matrix =
-            dim < 0 ? whole_parameter("m", shape, {}, options)
+            dim < 0 ? full_parameter("m", shape, {}, options)
                     : sharded_parameter("m", shape, dim, dry_group(static_cast<int>(part.tp), num_tp), {}, options);
         std::vector<Unit> units;
         units.emplace_back(UnitSpec{"unit", {&first, &matrix}},
@@ -175,7 +175,7 @@ TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
         const FlatBuffer& buffer = units[0].buffers()[0];
         const Segment segment = buffer.segments().back();
         ASSERT_EQ(segment.parameter, &matrix);
-        at::Tensor local = whole;
+        at::Tensor local = full;
         for (size_t d = 0; d < 2; ++d) {
           local = local.narrow(static_cast<int64_t>(d), matrix.box.start[d], matrix.box.size[d]);
         }
@@ -192,8 +192,8 @@ TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
           if (layout.gives(rank, owner)) given.push_back(pieces[static_cast<size_t>(rank)]);
           if (layout.takes(rank, owner)) taken.push_back(pieces[static_cast<size_t>(rank)]);
         }
-        EXPECT_TRUE(at::equal(layout.assemble(at::cat(given), owner), whole));
-        EXPECT_TRUE(at::equal(layout.cut(whole, owner), at::cat(taken)));
+        EXPECT_TRUE(at::equal(layout.assemble(at::cat(given), owner), full));
+        EXPECT_TRUE(at::equal(layout.cut(full, owner), at::cat(taken)));
       }
     }
   }
@@ -207,7 +207,7 @@ TEST(CutMatrix, OwnersShareTheWork) {
   std::vector<std::unique_ptr<FlatBuffer>> buffers;
   for (int layer = 0; layer < 12; ++layer) {
     for (const auto& shape : {std::vector<int64_t>{16, 16}, {4, 16}, {40, 16}, {16, 40}}) {
-      parameters.push_back(std::make_unique<Parameter>(whole_parameter("m", shape, {}, options)));
+      parameters.push_back(std::make_unique<Parameter>(full_parameter("m", shape, {}, options)));
       buffers.push_back(
           std::make_unique<FlatBuffer>(std::vector<Parameter*>{parameters.back().get()}, Sharding{.num_shards = 2}));
       layouts.emplace_back(*buffers.back(), buffers.back()->segments()[0], replicas);

@@ -20,7 +20,7 @@ struct Fixture {
     const at::TensorOptions options = at::TensorOptions().dtype(dtype);
     for (auto& [name, shape] :
          std::vector<std::pair<std::string, std::vector<int64_t>>>{{"a", {3, 5}}, {"b", {7}}, {"c", {2, 2}}}) {
-      parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, shape, {}, options)));
+      parameters.push_back(std::make_unique<Parameter>(full_parameter(name, shape, {}, options)));
       parameters.back()->tensor.set_requires_grad(!frozen.contains(name));
     }
     const UnitSpec unit{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}};
@@ -44,7 +44,7 @@ struct Fixture {
   std::unique_ptr<Fsdp> fsdp;
 };
 
-OptimizerOptions options_of(const std::string& name, Decayed decay) {
+OptimizerOptions options_of(const std::string& name, DecayScope decay) {
   OptimizerOptions options;
   options.name = name;
   options.weight_decay = 0.1;
@@ -66,7 +66,7 @@ at::Tensor adamw_by_hand(at::Tensor w, const std::vector<at::Tensor>& gradients,
 }
 
 TEST(Optimizer, AdamWIsTheFormulaForEveryParameter) {
-  for (const Decayed decay : {Decayed::All, Decayed::Matrices}) {
+  for (const DecayScope decay : {DecayScope::All, DecayScope::Matrices}) {
     Fixture fixture;
     std::vector<at::Tensor> before;
     for (const auto& parameter : fixture.parameters) before.push_back(parameter->tensor.detach().clone());
@@ -78,7 +78,7 @@ TEST(Optimizer, AdamWIsTheFormulaForEveryParameter) {
       optimizer->step(1e-2);
     }
     for (size_t i = 0; i < 3; ++i) {
-      const bool decays = decay == Decayed::All || before[i].dim() > 1;
+      const bool decays = decay == DecayScope::All || before[i].dim() > 1;
       const at::Tensor wanted = adamw_by_hand(before[i], gradients[i], 1e-2, decays ? 0.1 : 0);
       EXPECT_LT((fixture.parameters[i]->tensor.detach() - wanted).abs().max().item<double>(), 1e-14)
           << fixture.parameters[i]->name << " decay " << static_cast<int>(decay);
@@ -88,7 +88,7 @@ TEST(Optimizer, AdamWIsTheFormulaForEveryParameter) {
 
 TEST(Optimizer, SgdWithMomentumAndDecay) {
   Fixture fixture;
-  OptimizerOptions sgd = options_of("sgd", Decayed::Matrices);
+  OptimizerOptions sgd = options_of("sgd", DecayScope::Matrices);
   sgd.momentum = 0.5;
   std::vector<at::Tensor> wanted, velocity(3);
   for (const auto& parameter : fixture.parameters) wanted.push_back(parameter->tensor.detach().clone());
@@ -114,7 +114,7 @@ TEST(Optimizer, TakesAFactorOfTheGradients) {
       Fixture before(dtype), along(dtype);
       std::optional<StochasticRounding> rounding;
       if (dtype == at::kBFloat16 && std::string(name) != "muon") rounding.emplace(7);
-      OptimizerOptions of = options_of(name, Decayed::All);
+      OptimizerOptions of = options_of(name, DecayScope::All);
       of.momentum = 0.5;
       const auto by_hand = make_optimizer(of, before.groups(), rounding),
                  by_factor = make_optimizer(of, along.groups(), rounding);
@@ -141,7 +141,7 @@ TEST(Optimizer, TakesAFactorOfTheGradients) {
 TEST(Optimizer, AdamWWritesRoundedWeightsToo) {
   std::vector<Parameter> parameters;
   for (const char* name : {"a", "b"}) {
-    parameters.push_back(whole_parameter(name, {5, 3}, {}, at::TensorOptions().dtype(at::kBFloat16)));
+    parameters.push_back(full_parameter(name, {5, 3}, {}, at::TensorOptions().dtype(at::kBFloat16)));
     parameters.back().tensor.set_requires_grad(true);
   }
   Fsdp fsdp({UnitSpec{"unit", {&parameters[0], &parameters[1]}}}, {.shard_dtype = at::kFloat});
@@ -149,7 +149,7 @@ TEST(Optimizer, AdamWWritesRoundedWeightsToo) {
   at::Tensor(buffer.shard_values()).copy_(random_tensor({buffer.shard().numel}, 1));
   at::Tensor(buffer.shard_gradients()).copy_(random_tensor({buffer.shard().numel}, 2));
   for (const char* name : {"adamw", "sgd", "muon"}) {
-    const auto optimizer = make_optimizer(options_of(name, Decayed::Matrices), {{&fsdp, {}}});
+    const auto optimizer = make_optimizer(options_of(name, DecayScope::Matrices), {{&fsdp, {}}});
     at::Tensor(buffer.rounded_shard()).fill_(7);
     optimizer->step(1e-1);
     EXPECT_EQ(optimizer->rounds(), std::string(name) == "adamw");
@@ -167,7 +167,7 @@ TEST(Optimizer, ASkippedUpdateLeavesNoTrace) {
       Fixture with(dtype), without(dtype);
       std::optional<StochasticRounding> rounding;
       if (dtype == at::kBFloat16 && std::string(name) != "muon") rounding.emplace(7);
-      OptimizerOptions of = options_of(name, Decayed::All);
+      OptimizerOptions of = options_of(name, DecayScope::All);
       of.momentum = 0.5;
       const auto skips = make_optimizer(of, with.groups(), rounding),
                  goes_on = make_optimizer(of, without.groups(), rounding);
@@ -196,7 +196,7 @@ TEST(Optimizer, ASkippedUpdateLeavesNoTrace) {
 
 TEST(Optimizer, PaddingStaysZero) {
   Fixture fixture;
-  const auto optimizer = make_optimizer(options_of("adamw", Decayed::All), fixture.groups());
+  const auto optimizer = make_optimizer(options_of("adamw", DecayScope::All), fixture.groups());
   fixture.set_gradients(1);
   optimizer->step(1e-2);
   const FlatBuffer& buffer = fixture.buffer();
@@ -208,9 +208,9 @@ TEST(Optimizer, PaddingStaysZero) {
 TEST(Optimizer, RangesAreFew) {
   Fixture fixture;
   const FlatBuffer& buffer = fixture.buffer();
-  EXPECT_EQ(update_ranges(buffer, options_of("adamw", Decayed::All)).size(), 1u);
-  EXPECT_EQ(update_ranges(buffer, options_of("adamw", Decayed::Matrices)).size(), 3u);
-  OptimizerOptions same = options_of("adamw", Decayed::All);
+  EXPECT_EQ(update_ranges(buffer, options_of("adamw", DecayScope::All)).size(), 1u);
+  EXPECT_EQ(update_ranges(buffer, options_of("adamw", DecayScope::Matrices)).size(), 3u);
+  OptimizerOptions same = options_of("adamw", DecayScope::All);
   same.groups = {{"a", 1, 0.1}, {"b", 2, {}}};
   EXPECT_EQ(update_ranges(buffer, same).size(), 3u);
   same.groups = {{"*", 2, 0}};
@@ -220,7 +220,7 @@ TEST(Optimizer, RangesAreFew) {
 // A group's parameters move as in a separate run with its learning rate and weight decay.
 TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
   for (const char* name : {"adamw", "sgd"}) {
-    OptimizerOptions grouped = options_of(name, Decayed::Matrices);
+    OptimizerOptions grouped = options_of(name, DecayScope::Matrices);
     grouped.groups = {{"a", 0.5, 0.3}, {"[ab]", 3, 0.2}, {"*", 1, {}}};
     const std::vector<std::pair<double, double>> rate_and_decay = {{0.5, 0.3}, {3, 0.2}, {1, 0.1}};
     Fixture fixture;
@@ -228,7 +228,7 @@ TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
     std::vector<std::unique_ptr<Fixture>> alone;
     std::vector<std::unique_ptr<Optimizer>> optimizers;
     for (const auto& [rate, decay] : rate_and_decay) {
-      OptimizerOptions one = options_of(name, Decayed::All);
+      OptimizerOptions one = options_of(name, DecayScope::All);
       one.weight_decay = decay;
       alone.push_back(std::make_unique<Fixture>());
       optimizers.push_back(make_optimizer(one, alone.back()->groups()));
@@ -250,7 +250,7 @@ TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
 
 TEST(Optimizer, FrozenParametersHaveNeitherStateNorGradientNorMovement) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
-    OptimizerOptions with_momentum = options_of(name, Decayed::All);
+    OptimizerOptions with_momentum = options_of(name, DecayScope::All);
     with_momentum.momentum = 0.9;
     const auto state_bytes = [&](const Fixture& fixture) {
       HostMemory& memory = HostMemory::counted();
@@ -274,7 +274,7 @@ TEST(Optimizer, FrozenParametersHaveNeitherStateNorGradientNorMovement) {
 
 TEST(Optimizer, PureBf16KeepsItsStateInBf16) {
   Fixture fixture(at::kBFloat16);
-  const auto optimizer = make_optimizer(options_of("adamw", Decayed::All), fixture.groups());
+  const auto optimizer = make_optimizer(options_of("adamw", DecayScope::All), fixture.groups());
   const at::Tensor before = fixture.parameters[0]->tensor.detach().clone();
   fixture.set_gradients(1);
   optimizer->step(1e-1);
@@ -285,7 +285,7 @@ TEST(Optimizer, PureBf16KeepsItsStateInBf16) {
 TEST(Optimizer, StateInFp32DecaysBesideWeightsInBf16) {
   const auto second_moment_after = [](std::optional<at::ScalarType> state_dtype) {
     Fixture fixture(at::kBFloat16);
-    OptimizerOptions options = options_of("adamw", Decayed::All);
+    OptimizerOptions options = options_of("adamw", DecayScope::All);
     options.state_dtype = state_dtype;
     const auto optimizer = make_optimizer(options, fixture.groups());
     for (int step = 1; step <= 3000; ++step) {
@@ -306,7 +306,7 @@ TEST(Optimizer, StateInFp32DecaysBesideWeightsInBf16) {
 TEST(Optimizer, StateInFp32UpdatesInFp32) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
     Fixture halves(at::kBFloat16), wide(at::kFloat);
-    OptimizerOptions of = options_of(name, Decayed::All);
+    OptimizerOptions of = options_of(name, DecayScope::All);
     of.momentum = 0.5;
     of.state_dtype = at::kFloat;
     const auto own = make_optimizer(of, halves.groups()), exact = make_optimizer(of, wide.groups());

@@ -17,17 +17,17 @@ OptimizerOptions with_muon(double learning_rate) {
 }
 
 TEST(UpdateRule, AGroupOfMatricesIsUpdatedByElement) {
-  const Parameter head = whole_parameter("head.weight", {7, 4}, {}, at::TensorOptions().dtype(at::kDouble));
+  const Parameter head = full_parameter("head.weight", {7, 4}, {}, at::TensorOptions().dtype(at::kDouble));
   OptimizerOptions options = with_muon(0.25);
-  EXPECT_TRUE(rule_of(head, options).whole_matrix);
+  EXPECT_TRUE(rule_of(head, options).full_matrix);
   EXPECT_EQ(rule_of(head, options).rate, 1);
   options.groups = {{.pattern = "head.*", .by_element = true}};
-  EXPECT_FALSE(rule_of(head, options).whole_matrix);
+  EXPECT_FALSE(rule_of(head, options).full_matrix);
   EXPECT_EQ(rule_of(head, options).rate, 2) << "adamw_learning_rate / learning_rate";
 }
 
 TEST(UpdateRule, AFactorOfNoLearningRateIsAnError) {
-  const Parameter bias = whole_parameter("bias", {7}, {}, at::TensorOptions().dtype(at::kDouble));
+  const Parameter bias = full_parameter("bias", {7}, {}, at::TensorOptions().dtype(at::kDouble));
   EXPECT_THROW(rule_of(bias, with_muon(0)), InputError);
 }
 

@@ -71,7 +71,7 @@ TEST(Schedule, ConstantStays) {
   EXPECT_DOUBLE_EQ(learning_rate(schedule(Schedule::Constant, 0), 3e-4, 999, 1000), 3e-4);
 }
 
-// total_steps is apart from the steps of the run: the same rates, however long the run is; behind it the last one
+// total_steps is apart from the steps of the run: the same rates, however long the run is; after it the last one
 // stays.
 TEST(Schedule, IsSpreadOverItsOwnSteps) {
   for (const Schedule name : {Schedule::Cosine, Schedule::Linear, Schedule::Wsd}) {

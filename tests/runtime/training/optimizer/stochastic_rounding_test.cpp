@@ -46,14 +46,14 @@ TEST(StochasticRounding, LeavesWhatBf16Has) {
 }
 
 TEST(StochasticRounding, DependsOnKeyIndexStepAndStreamAlone) {
-  const at::Tensor exact = random_tensor({1000}, 2, at::kFloat), whole = rounded(exact, 3);
+  const at::Tensor exact = random_tensor({1000}, 2, at::kFloat), full = rounded(exact, 3);
   for (const int64_t begin : {1, 7, 8, 500}) {
-    EXPECT_TRUE(at::equal(rounded(exact.slice(0, begin), 3, begin), whole.slice(0, begin))) << begin;
+    EXPECT_TRUE(at::equal(rounded(exact.slice(0, begin), 3, begin), full.slice(0, begin))) << begin;
   }
-  EXPECT_FALSE(at::equal(rounded(exact, 4), whole));
-  EXPECT_FALSE(at::equal(rounded(exact, 3, 8), whole));
-  EXPECT_FALSE(at::equal(rounded(exact, 3, 0, 2), whole));
-  EXPECT_FALSE(at::equal(rounded(exact, 3, 0, 1, 1), whole));
+  EXPECT_FALSE(at::equal(rounded(exact, 4), full));
+  EXPECT_FALSE(at::equal(rounded(exact, 3, 8), full));
+  EXPECT_FALSE(at::equal(rounded(exact, 3, 0, 2), full));
+  EXPECT_FALSE(at::equal(rounded(exact, 3, 0, 1, 1), full));
 }
 
 TEST(StochasticRounding, LeavesPaddingAlone) {
@@ -77,7 +77,7 @@ struct RankOfMesh {
     const at::TensorOptions options = at::TensorOptions().dtype(at::kBFloat16);
     add(sharded_parameter("rows", {301, 37}, 0, group, {}, options));
     add(sharded_parameter("columns", {301, 38}, 1, group, {}, options));
-    add(whole_parameter("norm", {331}, {}, options));
+    add(full_parameter("norm", {331}, {}, options));
     std::vector<int64_t> shards(dp);
     std::iota(shards.begin(), shards.end(), 0);
     const FsdpOptions sharding{.mode = ShardingMode::ShardOptimizer,
@@ -90,13 +90,13 @@ struct RankOfMesh {
   void add(Parameter parameter) { parameters.push_back(std::make_unique<Parameter>(std::move(parameter))); }
 
   static void write(const Parameter& parameter, const at::Tensor& into, uint64_t seed) {
-    at::Tensor whole = random_tensor(parameter.global_shape, seed);
+    at::Tensor full = random_tensor(parameter.global_shape, seed);
     for (size_t dim = 0; dim < parameter.box.start.size(); ++dim) {
-      whole = whole.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
+      full = full.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
     }
     Parameter view = parameter;
     view.tensor = into;
-    view.valid().copy_(whole);
+    view.valid().copy_(full);
   }
 
   void train(const OptimizerOptions& recipe) {
@@ -113,7 +113,7 @@ struct RankOfMesh {
 
 /// Trains, and returns every parameter, assembled from the shards of all ranks.
 std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerOptions& recipe) {
-  std::vector<at::Tensor> whole;
+  std::vector<at::Tensor> full;
   for (int t = 0; t < tp; ++t) {
     at::Tensor flat;
     for (int d = 0; d < dp; ++d) {
@@ -124,12 +124,12 @@ std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerOptions& re
       if (d + 1 < dp) continue;
       for (size_t i = 0; i < rank.parameters.size(); ++i) {
         const Parameter& parameter = *rank.parameters[i];
-        if (t == 0) whole.push_back(at::zeros(parameter.global_shape, at::kBFloat16));
+        if (t == 0) full.push_back(at::zeros(parameter.global_shape, at::kBFloat16));
         for (const Segment& segment : buffer.segments()) {
           if (segment.parameter != &parameter) continue;
           Parameter view = parameter;
           view.tensor = flat.narrow(0, segment.offset, segment.numel).view(parameter.shape);
-          at::Tensor target = whole[i];
+          at::Tensor target = full[i];
           for (size_t dim = 0; dim < parameter.box.start.size(); ++dim) {
             target = target.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
           }
@@ -138,7 +138,7 @@ std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerOptions& re
       }
     }
   }
-  return whole;
+  return full;
 }
 
 TEST(StochasticRounding, EveryMeshRoundsAlike) {
@@ -147,7 +147,7 @@ TEST(StochasticRounding, EveryMeshRoundsAlike) {
     recipe.name = name;
     recipe.momentum = 0.9;
     recipe.weight_decay = 0.1;
-    recipe.decay = Decayed::Matrices;
+    recipe.decay = DecayScope::Matrices;
     const std::vector<at::Tensor> alone = train_on_mesh(1, 1, recipe);
     for (const auto& [tp, dp] : {std::pair{1, 2}, {2, 1}, {2, 2}, {3, 4}}) {
       const std::vector<at::Tensor> mesh = train_on_mesh(tp, dp, recipe);
@@ -165,7 +165,7 @@ TEST(StochasticRounding, TinyUpdatesAreMadeInTheMean) {
     OptimizerOptions recipe;
     recipe.name = name;
     for (const bool stochastic : {false, true}) {
-      Parameter parameter = whole_parameter("w", {4096}, {}, at::TensorOptions().dtype(at::kBFloat16));
+      Parameter parameter = full_parameter("w", {4096}, {}, at::TensorOptions().dtype(at::kBFloat16));
       Fsdp fsdp({UnitSpec{"unit", {&parameter}}}, {});
       parameter.tensor.detach().fill_(1);
       const auto optimizer =

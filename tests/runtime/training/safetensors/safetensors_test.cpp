@@ -94,13 +94,13 @@ TEST_F(SafetensorsTest, ABoxIsTheNarrowedWhole) {
   std::mt19937_64 random(3);
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
            {7}, {5, 6}, {4, 3, 5}, {2, 3, 4, 3}, {1, 9}, {9, 1}, {900, 300}, {3, 20000}}) {
-    const at::Tensor whole = counting(shape, at::kHalf);
-    write_tensors(file_, {{"pad", counting({3}, at::kByte)}, {"w", whole}});
+    const at::Tensor full = counting(shape, at::kHalf);
+    write_tensors(file_, {{"pad", counting({3}, at::kByte)}, {"w", full}});
     const SafetensorsFile file(file_);
-    EXPECT_TRUE(at::equal(file.read("w"), whole));
+    EXPECT_TRUE(at::equal(file.read("w"), full));
     for (int i = 0; i < 200; ++i) {
       Box box;
-      at::Tensor expected = whole;
+      at::Tensor expected = full;
       for (size_t dim = 0; dim < shape.size(); ++dim) {
         const int64_t start = static_cast<int64_t>(random() % static_cast<uint64_t>(shape[dim] + 1));
         const int64_t size = static_cast<int64_t>(random() % static_cast<uint64_t>(shape[dim] - start + 1));
@@ -148,16 +148,16 @@ TEST_F(SafetensorsTest, EmptyAndScalarTensors) {
 
 TEST_F(SafetensorsTest, RefusesACutFile) {
   write_tensors(file_, {{"w", counting({4, 6})}});
-  const std::string whole = content(file_);
+  const std::string full = content(file_);
   EXPECT_TRUE(has(refusal(std::string(3, '\1')), "cut short: 3 bytes"));
-  EXPECT_TRUE(has(refusal(whole.substr(0, 7)), "cut short: 7 bytes"));
-  EXPECT_TRUE(has(refusal(whole.substr(0, 20)), "cut short or no safetensors file: its header should take"));
-  EXPECT_TRUE(has(refusal(whole.substr(0, whole.size() - 1)),
+  EXPECT_TRUE(has(refusal(full.substr(0, 7)), "cut short: 7 bytes"));
+  EXPECT_TRUE(has(refusal(full.substr(0, 20)), "cut short or no safetensors file: its header should take"));
+  EXPECT_TRUE(has(refusal(full.substr(0, full.size() - 1)),
                   "tensor \"w\" ends at byte 96 of the data, of which there "
                   "are 95: the file was cut short"));
-  EXPECT_TRUE(has(refusal(whole + "x"), "1 bytes behind the last tensor"));
-  for (size_t size = 0; size < whole.size(); ++size) EXPECT_NE(refusal(whole.substr(0, size)), "") << size;
-  EXPECT_EQ(refusal(whole), "");
+  EXPECT_TRUE(has(refusal(full + "x"), "1 bytes after the last tensor"));
+  for (size_t size = 0; size < full.size(); ++size) EXPECT_NE(refusal(full.substr(0, size)), "") << size;
+  EXPECT_EQ(refusal(full), "");
 }
 
 TEST_F(SafetensorsTest, RefusesADamagedHeader) {
@@ -201,10 +201,10 @@ TEST_F(SafetensorsTest, RefusesADamagedHeader) {
 TEST_F(SafetensorsTest, DamageIsRefusedOrReadButNeverWorse) {
   write_tensors(file_,
                 {{"a", counting({3, 4})}, {"b", counting({2, 2, 2}, at::kBFloat16)}, {"c", counting({5}, at::kByte)}});
-  const std::string whole = content(file_);
+  const std::string full = content(file_);
   std::mt19937_64 random(7);
   for (int i = 0; i < 3000; ++i) {
-    write_file(file_, damaged(whole, random));
+    write_file(file_, damaged(full, random));
     try {
       const SafetensorsFile file(file_);
       for (const TensorEntry& entry : file.entries()) file.read(entry.name);

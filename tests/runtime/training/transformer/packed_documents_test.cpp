@@ -164,7 +164,8 @@ TEST(PackedDocuments, ComputeWhatEachComputesAlone) {
       const TrainingOptions options = packed_options(family);
       const Listed samples = packed_samples(packed(counted));
       const int64_t num_counted = 4 * kS - (counted ? 0 : num_boundaries);
-      EXPECT_EQ(read_step(samples, options.batch, one_rank(), SequenceLayout::whole(kS), 0).num_counted, num_counted);
+      EXPECT_EQ(read_step(samples, options.batch, one_rank(), SequenceLayout::unsharded(kS), 0).num_counted,
+                num_counted);
       Result together, undivided;
       add_step(together, options, samples, num_counted);
       const Result wanted = one_by_one(family, counted, num_counted);
@@ -212,7 +213,7 @@ TEST(PackedDocuments, PeersFindTheSameOnes) {
   for (const SequenceLayout::Kind layout : {SequenceLayout::Kind::Contiguous, SequenceLayout::Kind::ZigZag}) {
     TrainingOptions options = packed_options("llama");
     options.context.layout = layout;
-    const StepBatch whole = read_step(samples, options.batch, one_rank(), SequenceLayout::whole(kS), 0);
+    const StepBatch full = read_step(samples, options.batch, one_rank(), SequenceLayout::unsharded(kS), 0);
     int64_t num_counted = 0;
     for (int rank = 0; rank < 4; ++rank) {
       const DeviceMesh mesh = mesh_of_four(rank);
@@ -221,15 +222,15 @@ TEST(PackedDocuments, PeersFindTheSameOnes) {
       if (mesh.coordinate("tp") == 0) num_counted += batch.num_counted;
       for (size_t i = 0; i < 2; ++i) {
         const MicroBatch& micro_batch = batch.micro_batches[i];
-        EXPECT_EQ(micro_batch.documents, whole.micro_batches[i].documents);
-        const at::Tensor labels = whole.micro_batches[i].labels.view({2, kS});
+        EXPECT_EQ(micro_batch.documents, full.micro_batches[i].documents);
+        const at::Tensor labels = full.micro_batches[i].labels.view({2, kS});
         EXPECT_TRUE(at::equal(micro_batch.labels, sequences.layout().take(labels, 1).reshape(-1)));
         const at::Tensor positions = document_positions(micro_batch.documents, kS);
         const Rotary wanted = make_rotary(options.shape, sequences.layout().take(positions, 1), at::kDouble, at::kCPU);
         EXPECT_TRUE(at::equal(sequences.of(micro_batch.documents).rotary.cos, wanted.cos)) << rank;
       }
     }
-    EXPECT_EQ(num_counted, whole.num_counted) << "a boundary at a cut is counted once";
+    EXPECT_EQ(num_counted, full.num_counted) << "a boundary at a cut is counted once";
   }
 }
 

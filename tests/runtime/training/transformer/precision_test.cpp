@@ -31,14 +31,14 @@ StepBatch batch_of(const TransformerTrainer& trainer) {
       made_step(trainer.options(), trainer.layout(), sizes.global_batch / sizes.micro_batch, at::kCPU);
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const MicroBatch& tokens = batch.micro_batches[i];
-    const at::Tensor places = at::arange(tokens.inputs.numel(), at::kLong) + static_cast<int64_t>(1000 * i);
-    tokens.inputs.copy_(((places * 7919 + places * places * 31) % 61).view_as(tokens.inputs));
+    const at::Tensor indices = at::arange(tokens.inputs.numel(), at::kLong) + static_cast<int64_t>(1000 * i);
+    tokens.inputs.copy_(((indices * 7919 + indices * indices * 31) % 61).view_as(tokens.inputs));
     tokens.labels.copy_((tokens.inputs * 17 + 5) % 61);
   }
   return batch;
 }
 
-/// Returns the gradients of all parameters, one behind the other, in fp64.
+/// Returns the gradients of all parameters, one after the other, in fp64.
 at::Tensor gradients_of(TrainingOptions options, const Precision& precision) {
   options.precision = precision;
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
@@ -55,7 +55,7 @@ double distance(const at::Tensor& gradients, const at::Tensor& exact) {
   return ((gradients - exact).norm() / exact.norm()).item<double>();
 }
 
-// The sum of many layers' additions is rounded to the half behind each of them, unless it is fp32.
+// The sum of many layers' additions is rounded to the half after each of them, unless it is fp32.
 TEST(ResidualDtype, BringsGradientsNearerToThoseOfFp32) {
   for (const char* family : {"llama", "olmo2", "gemma2"}) {
     const TrainingOptions options = options_of(family, 24);

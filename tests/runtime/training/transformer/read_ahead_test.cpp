@@ -72,7 +72,7 @@ TEST_F(ReadAheadTest, TheNextStepIsReadWhileThisOneIsWorkedOnAndNoFurther) {
     EXPECT_EQ(samples_.asked(), (step + 2) * kBatch);
   }
   EXPECT_EQ(batches.next().front(), 3 * kBatch);
-  EXPECT_EQ(samples_.asked(), 4 * kBatch) << "nothing is read behind the last step";
+  EXPECT_EQ(samples_.asked(), 4 * kBatch) << "nothing is read after the last step";
 }
 
 TEST_F(ReadAheadTest, WhatGoesWrongIsThrownAtTheStepThatNeedsIt) {

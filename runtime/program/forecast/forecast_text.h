@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "runtime/program/forecast/search.h"
+
+namespace meshtrain {
+
+/// Returns the search as a table of at most 100 columns: the first `top` meshes, and why others cannot be. Without
+/// times its first line says that it is a ranking by traffic alone.
+std::string to_text(const MeshSearch& search, const ForecastRequest& request, size_t top);
+
+/// Returns which mesh to take and why, and why the next and the slowest take longer; empty without times.
+std::string advice(const MeshSearch& search);
+
+/// Returns why no mesh of a search can be taken, and what to do, in one line.
+std::string explain(const MeshSearch& search, const Recipe& recipe, const ForecastRequest& request);
+
+/// Returns what a forecast takes for granted, to follow its figures in a line: "; 2 hosts of 8 ranks (assumed); times:
+/// " and Machine::source.
+std::string basis_text(const ForecastRequest& request);
+
+/// Returns "1.24 s" or "35.2 ms".
+std::string seconds_text(double seconds);
+
+/// Return the bytes of each part of a rank's memory, and the seconds of each part of its computing, by name.
+std::map<std::string, int64_t> memory_parts(const StepMemory& memory);
+std::map<std::string, double> time_parts(const TimeForecast& time);
+
+/// Returns the search as a JSON object: {"ranks", "ranks_per_host", "assumes_hosts", "device", "times",
+/// "runtime_bytes", "meshes": [{"mesh", "settings", "fits", "rank", "micro_batches", "memory_bytes": {PART: bytes},
+/// "memory_bytes_total", "sent_bytes_on_host", "sent_bytes_among_hosts", "seconds", "tokens_per_second_per_rank",
+/// "seconds_by_part": {PART: seconds}, "model_flops", "traffic": [{"group", "purpose", "collective", "calls",
+/// "sent_bytes", "hosts"}]}], "refused": [{"key", "reason", "meshes"}]}.
+std::string to_json(const MeshSearch& search, const ForecastRequest& request);
+
+}  // namespace meshtrain

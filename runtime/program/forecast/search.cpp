@@ -1,0 +1,201 @@
+#include "runtime/program/forecast/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "mesh/base/error.h"
+#include "mesh/base/progress.h"
+#include "mesh/base/size_text.h"
+#include "runtime/program/forecast/improve.h"
+#include "runtime/program/forecast/settings.h"
+#include "runtime/program/recipe/load.h"
+
+namespace meshtrain {
+namespace {
+
+/// The forecast of a mesh, or why it cannot be.
+struct MeshResult {
+  std::optional<MeshForecast> mesh;
+  std::string key, refusal;  ///< set when there is no mesh
+};
+
+/// Returns the number of threads for the forecasts. Steps of hosts are simulated on one: what their operators allocate
+/// for a moment is measured, by counters of the process.
+size_t num_threads(const ForecastRequest& request) {
+  return request.hosts.gpus ? std::max(1u, std::thread::hardware_concurrency()) : 1;
+}
+
+/// Calls `work` with each number below `count`, on `num_threads` threads. The first exception ends the search. `what`:
+/// the work on each mesh, for people.
+template <class Work>
+void for_each_mesh(const std::string& what, size_t count, size_t num_threads, const Work& work) {
+  Progress progress(what, static_cast<int64_t>(count), "meshes");
+  std::atomic<size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto run = [&] {
+    try {
+      for (size_t i = next++; i < count; i = next++) {
+        work(i);
+        progress.advance();
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      next = count;
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 1; i < std::min(num_threads, count); ++i) threads.emplace_back(run);
+    run();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Returns the meshes whose settings are worth trying: every one in which computing alone, with other settings, may
+/// take less than the best mesh takes; for orders of axes alone, the best few.
+std::vector<size_t> promising_meshes(const std::vector<MeshResult>& results, const ForecastRequest& request) {
+  constexpr size_t kFew = 5;
+  constexpr double kLeastComputing = 0.5;  // of a step, with other settings: without recomputation, in larger products
+  std::vector<size_t> sorted;
+  const MeshForecast* best = nullptr;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const std::optional<MeshForecast>& mesh = results[i].mesh;
+    if (mesh && (best == nullptr || mesh->order() < best->order())) best = &*mesh;
+    if (mesh || request.scope == SearchScope::All) sorted.push_back(i);
+  }
+  if (request.scope == SearchScope::Mesh) {
+    std::ranges::stable_sort(sorted, {}, [&](size_t i) { return results[i].mesh->order(); });
+    sorted.resize(std::min(sorted.size(), kFew));
+    return sorted;
+  }
+  std::erase_if(sorted, [&](size_t i) {
+    const std::optional<MeshForecast>& mesh = results[i].mesh;
+    if (!mesh || !mesh->forecast.step.time || !best->fits) return false;
+    const TimeForecast& time = *mesh->forecast.step.time;
+    return kLeastComputing * (time.products + time.attention) > best->seconds();
+  });
+  return sorted;
+}
+
+/// Returns the bytes that a rank holds with another value of a key; none when that does not fit or is refused.
+std::optional<int64_t> memory_with(const Recipe& recipe, const std::string& key, int64_t value,
+                                   const MeshLayout& layout, const ForecastRequest& request) {
+  try {
+    const Recipe other = with_overrides(recipe, {key + "=" + std::to_string(value)});
+    const int64_t bytes = forecast(resolve(other, layout), request.hosts).step.memory().total();
+    return request.has_room_for(bytes) ? std::optional(bytes) : std::nullopt;
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
+  std::vector<MeshLayout> layouts;
+  for (int64_t tp = 1; tp <= ranks; ++tp) {
+    if (ranks % tp != 0) continue;
+    for (int64_t cp = 1; cp <= ranks / tp; ++cp) {
+      if (ranks / tp % cp != 0) continue;
+      const std::map<std::string, int64_t> sizes = {
+          {kDataAxis, ranks / tp / cp}, {kContextAxis, cp}, {kTensorAxis, tp}};
+      layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
+    }
+  }
+  return layouts;
+}
+
+MeshSearch search_meshes(const Recipe& recipe, const ForecastRequest& request) {
+  Recipe without_locations = recipe;
+  without_locations.locations.clear();  // refusals then begin with the key
+  const std::vector<MeshLayout> layouts = layouts_of(recipe, request.ranks);
+  std::vector<MeshResult> results(layouts.size());
+  for_each_mesh("plan on " + counted(request.ranks, "rank"), layouts.size(), num_threads(request), [&](size_t i) {
+    try {
+      results[i].mesh = forecast_mesh(without_locations, layouts[i], {}, request);
+    } catch (const InputError& error) {
+      results[i].key = error.key();
+      results[i].refusal = error.what();
+    }
+  });
+  const std::vector<size_t> promising = promising_meshes(results, request);
+  for_each_mesh("other settings", promising.size(), num_threads(request), [&](size_t nth) {
+    const size_t i = promising[nth];
+    const std::vector<Choice> choices =
+        request.scope == SearchScope::All
+            ? choices_of(without_locations, layouts[i], request.hosts)
+            : std::vector<Choice>{order_choice(without_locations, layouts[i], request.hosts)};
+    results[i].mesh = improve(without_locations, layouts[i], std::move(results[i].mesh), choices, request);
+  });
+  MeshSearch search;
+  std::map<std::string, RefusedMeshes> refused;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    if (std::optional<MeshForecast>& mesh = results[i].mesh) {
+      search.meshes.push_back(std::move(*mesh));
+      continue;
+    }
+    const auto& [mesh, key, reason] = results[i];
+    RefusedMeshes& alike =
+        refused.try_emplace(key.empty() ? reason : key, RefusedMeshes{key, reason, {}}).first->second;
+    alike.meshes.push_back(layouts[i].describe());
+  }
+  std::ranges::stable_sort(search.meshes, {}, &MeshForecast::order);
+  for (auto& [key, meshes] : refused) search.refused.push_back(std::move(meshes));
+  std::ranges::stable_sort(search.refused, std::greater(), [](const auto& each) { return each.meshes.size(); });
+  return search;
+}
+
+LargestFit largest_micro_batch(const MeshForecast& mesh, const ForecastRequest& request) {
+  const Recipe& recipe = mesh.recipe;
+  const int64_t of_rank = recipe.train.global_batch / mesh.layout.size(kDataAxis);
+  LargestFit largest{recipe.train.micro_batch, mesh.memory()};
+  for (int64_t count = largest.value + 1; count <= of_rank; ++count) {
+    if (of_rank % count != 0) continue;
+    const auto memory = memory_with(recipe, "train.micro_batch", count, mesh.layout, request);
+    if (!memory) {
+      largest.bound = LargestFit::Bound::Memory;
+      break;
+    }
+    largest = {count, *memory};
+  }
+  return largest;
+}
+
+LargestFit largest_sequence(const MeshForecast& mesh, const ForecastRequest& request) {
+  constexpr int64_t kMost = 4096;
+  const Recipe& recipe = mesh.recipe;
+  const int64_t own = recipe.train.sequence_length;
+  LargestFit largest{own, mesh.memory()};
+  int64_t fits = 1, fails = 2;  // times its own length
+  const auto tries = [&](int64_t times) {
+    const auto memory = memory_with(recipe, "train.sequence_length", times * own, mesh.layout, request);
+    if (memory) largest = {times * own, *memory};
+    return memory.has_value();
+  };
+  while (fails <= kMost && tries(fails)) fits = std::exchange(fails, 2 * fails);
+  while (fails - fits > 1 && fails <= kMost) {
+    const int64_t between = (fits + fails) / 2;
+    (tries(between) ? fits : fails) = between;
+  }
+  if (fails <= kMost) largest.bound = LargestFit::Bound::Memory;
+  return largest;
+}
+
+std::optional<int64_t> least_ranks(const Recipe& recipe, ForecastRequest request) {
+  constexpr int64_t kMost = 16384;
+  request.scope = SearchScope::Mesh;
+  for (; request.ranks <= kMost; request.ranks *= 2) {
+    const MeshSearch search = search_meshes(recipe, request);
+    if (!search.meshes.empty() && search.meshes.front().fits) return request.ranks;
+  }
+  return std::nullopt;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/program/forecast/mesh_forecast.h"
+
+namespace meshtrain {
+
+/// Meshes that cannot be, for the same key of the recipe.
+struct RefusedMeshes {
+  std::string key;                  ///< "model.num_key_value_heads"
+  std::string reason;               ///< of the first of them: the line that `train --check` prints
+  std::vector<std::string> meshes;  ///< "dp=1,cp=8,tp=1"
+};
+
+struct MeshSearch {
+  std::vector<MeshForecast> meshes;    ///< by MeshForecast::order()
+  std::vector<RefusedMeshes> refused;  ///< most meshes first
+};
+
+/// Returns every mesh of `ranks` ranks over dp, cp and tp, in the recipe's order of axes, legal or not.
+std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks);
+
+/// Looks at every mesh of `request.ranks` ranks over dp, cp and tp, and at the settings that request.scope names, of
+/// which each mesh has its best ones. Legal is what resolve() accepts and the trainer can be built for.
+MeshSearch search_meshes(const Recipe& recipe, const ForecastRequest& request);
+
+/// The largest value of a key with which a mesh is legal and fits in ForecastRequest::memory.
+struct LargestFit {
+  /// The limit that a larger value would be beyond: the memory, or what was to be tried (train.global_batch / dp).
+  enum class Bound { Memory, Tried };
+
+  int64_t value = 0;
+  int64_t memory = 0;  ///< bytes that a rank then holds
+  Bound bound = Bound::Tried;
+};
+
+/// Returns the largest train.micro_batch for `mesh`, which fits.
+LargestFit largest_micro_batch(const MeshForecast& mesh, const ForecastRequest& request);
+
+/// Returns the largest multiple of train.sequence_length, up to 4,096 times it, for `mesh`, which fits. For GPUs: on
+/// hosts operators are tried at their sizes.
+LargestFit largest_sequence(const MeshForecast& mesh, const ForecastRequest& request);
+
+/// Returns the least number of ranks, the request's times a power of two, of which a mesh fits; none up to 16,384.
+std::optional<int64_t> least_ranks(const Recipe& recipe, ForecastRequest request);
+
+}  // namespace meshtrain

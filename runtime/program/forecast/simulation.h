@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/traffic.h"
+#include "runtime/program/forecast/time_forecast.h"
+#include "runtime/program/recipe/decisions.h"
+
+namespace meshtrain {
+
+/// The hosts that a forecast is for.
+struct ForecastHosts {
+  int64_t ranks_per_host = 1;  ///< ranks r of equal r / ranks_per_host share a host
+  bool gpus = false;           ///< tensors are on GPUs; false: on the hosts, whose ranks share memory
+};
+
+/// Bytes of a rank at the peak of a step, after the first. On a host they are those that HostMemory and WindowMemory
+/// count, a copy that ranks share by this rank's part.
+struct StepMemory {
+  int64_t parameters = 0;   ///< its shards, and full ones that are always there
+  int64_t gathered = 0;     ///< where parameters of other ranks are gathered, in reused memory
+  int64_t gradients = 0;    ///< full ones, and their shards
+  int64_t optimizer = 0;    ///< the optimizer's state
+  int64_t activations = 0;  ///< made by forwards
+  int64_t temporaries = 0;  ///< made by the backward or the update
+  int64_t inputs = 0;       ///< tokens of the step, rotary tables, small tensors
+  int64_t exchange = 0;     ///< flags and small tensors in transit, of groups with several ranks on the host
+
+  int64_t total() const {
+    return parameters + gathered + gradients + optimizer + activations + temporaries + inputs + exchange;
+  }
+};
+
+/// What a rank holds and sends in a step.
+struct StepForecast {
+  StepMemory gradients;  ///< at the peak of forward, backward and sums of gradients
+  StepMemory update;     ///< at the peak of the update
+  std::map<TrafficLedger::Key, Traffic> traffic;
+  std::map<std::string, int> num_hosts = {};  ///< of each group that sends
+  int64_t before_backward = 0;                ///< bytes when a micro-batch's forward has ended
+  double model_flops = 0;                     ///< of a rank: flops_per_token() of the step's tokens, shared out
+  Timeline timeline = {};                     ///< when asked for
+  std::optional<TimeForecast> time = {};      ///< forecast(): on its machine
+
+  /// Returns the bytes that the rank sends in a step.
+  int64_t sent_bytes() const {
+    int64_t sent = 0;
+    for (const auto& [key, each] : traffic) sent += each.sent_bytes;
+    return sent;
+  }
+  const StepMemory& memory() const { return gradients.total() > update.total() ? gradients : update; }
+};
+
+/// The record that simulate() makes of a step's operators and collectives.
+enum class Recording { None, Timeline, Signatures };
+
+/// Makes steps of the real trainer on the Meta device, as rank `rank` of a world that does not exist. Returns a
+/// forecast of each step after the first: one for each entry of `micro_batches`, with that many micro-batches, in
+/// samples of one document. Memory is that of the device's tensors, LibTorch's own temporaries included; on hosts the
+/// temporaries are measured on this processor (host_scratch.h). Does not communicate. Throws InputError as
+/// TransformerTrainer does.
+std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,
+                                   const std::vector<int64_t>& micro_batches, Recording recording = Recording::None);
+
+}  // namespace meshtrain

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "runtime/program/forecast/machine.h"
+#include "runtime/program/forecast/timeline.h"
+
+namespace meshtrain {
+
+/// The seconds of a step by what takes them, of one rank.
+struct TimeForecast {
+  double products = 0;
+  double attention = 0;
+  double elementwise = 0;
+  double optimizer = 0;                        ///< computing of the update
+  double imbalance = 0;                        ///< waiting for ranks that compute more: packed documents
+  std::map<std::string, double> collectives;   ///< of all collectives, by group
+  std::map<std::string, double> exposed = {};  ///< of them those that computing waited for
+
+  double computing() const { return products + attention + elementwise + optimizer; }
+  double waiting() const;
+  double total() const { return computing() + imbalance + waiting(); }
+};
+
+/// Returns the time of a step on a machine: operators follow one another, collectives of a queue too, and computing
+/// waits where the step waits. Other ranks are taken to start a collective when this one does.
+TimeForecast time_of(const Timeline& timeline, const Machine& machine);
+
+}  // namespace meshtrain

@@ -1,0 +1,186 @@
+// A forecast is the program: its memory and traffic are those that a step counts.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "mesh/device/memory.h"
+#include "runtime/program/forecast/forecast.h"
+#include "runtime/program/recipe/decisions.h"
+#include "runtime/training/transformer/transformer_trainer.h"
+#include "tests/matrix/cell.h"
+#include "tests/matrix/comparison.h"
+#include "tests/support/full_run.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// What a rank's step counted.
+struct StepCounts {
+  int64_t memory = 0;    ///< at the peak; 0 when no step was finite
+  int64_t exchange = 0;  ///< of all groups, the world's included
+  std::map<TrafficLedger::Key, Traffic> traffic;
+};
+
+/// Trains some steps on the CPU. The peak is the largest of a few: the communication thread decides how long tensors of
+/// a collective are held.
+StepCounts count_step(const Recipe& recipe, const DeviceMesh& mesh, int64_t num_micro_batches) {
+  HostMemory& memory = HostMemory::counted();
+  const WindowMemory& windows = WindowMemory::counted();
+  const int64_t live = memory.live(), own = windows.own(), common = windows.common();
+  StepCounts counted;
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  const StepBatch batch = made_step(trainer.options(), trainer.layout(), num_micro_batches, at::kCPU);
+  const int64_t num_counted = trainer.count_tokens(batch);
+  trainer.step(batch, num_counted, {1e-4});
+  for (int i = 0, finite = 0; i < 30 && finite < 3; ++i) {
+    mesh.traffic().clear();
+    memory.restart_peak();
+    const StepOutcome outcome = trainer.step(batch, num_counted, {1e-4});
+    if (outcome.non_finite.item<bool>()) continue;  // the loss scale is still too large, and nothing is updated
+    ++finite;
+    counted.memory = std::max(counted.memory, memory.peak());
+  }
+  if (counted.memory == 0) return counted;
+  counted.memory += windows.own() - own + (windows.common() - common) / world().size() - live;
+  counted.exchange = windows.exchange();
+  counted.traffic = mesh.traffic().entries();
+  return counted;
+}
+
+/// Returns the cells of a run; MESHTRAIN_COVER_SEED draws others.
+std::vector<Cell> cells_to_count() {
+  if (is_full_run()) return all_cells(world().size());
+  const char* const seed = std::getenv("MESHTRAIN_COVER_SEED");
+  return pairwise_cover(all_cells(world().size()), seed ? std::strtoull(seed, nullptr, 10) : 0);
+}
+
+TEST(Forecast, IsWhatAStepHoldsAndSends) {
+  constexpr double kTolerance = 0.01;
+  constexpr int64_t kInFlight = 16 << 10;  // tensors of collectives that ended before the rank waited for them
+  const ScratchFolder folder;
+  write_tokens(folder.path());
+  double worst = 0;
+  std::string worst_cell;
+  int num_cells = 0, num_exact = 0;
+  for (const Cell& cell : cells_to_count()) {
+    if (cell.variant.documents != "one") continue;  // a forecast is of one document
+    const Recipe recipe = recipe_of(cell, false, folder.path());
+    const DeviceMesh mesh = mesh_of(cell);
+    const StepCounts counted = count_step(recipe, mesh, cell.accumulation);
+    if (counted.memory == 0) continue;
+    const Decisions decisions = resolve(recipe, mesh.layout());
+    const StepForecast step = simulate(decisions, {world().size(), false}, world().rank(), {cell.accumulation}).front();
+    const StepMemory& memory = step.memory();
+    EXPECT_EQ(memory.exchange, counted.exchange) << cell.describe();
+    const int64_t forecast = memory.total() - memory.exchange;
+    const double error = static_cast<double>(forecast - counted.memory) / static_cast<double>(counted.memory);
+    const std::string numbers =
+        ": forecast " + std::to_string(forecast) + ", counted " + std::to_string(counted.memory);
+    EXPECT_GE(error, -kTolerance) << cell.describe() << numbers;
+    EXPECT_LE(forecast, (1 + kTolerance) * static_cast<double>(counted.memory) + kInFlight)
+        << cell.describe() << numbers;
+    if (std::abs(error) >= std::abs(worst)) worst = error, worst_cell = cell.describe();
+    ++num_cells;
+    num_exact += std::abs(forecast - counted.memory) <= 64;
+    for (const auto& [key, traffic] : step.traffic) {
+      EXPECT_TRUE(counted.traffic.contains(key)) << cell.describe() << " " << key.group << " " << key.purpose;
+    }
+    for (const auto& [key, traffic] : counted.traffic) {
+      const auto found = step.traffic.find(key);
+      ASSERT_NE(found, step.traffic.end()) << cell.describe() << " " << key.group << " " << key.purpose;
+      EXPECT_EQ(found->second.calls, traffic.calls) << cell.describe() << " " << key.group << " " << key.purpose;
+      EXPECT_EQ(found->second.sent_bytes, traffic.sent_bytes)
+          << cell.describe() << " " << key.group << " " << key.purpose;
+    }
+  }
+  if (world().rank() == 0) {
+    std::printf("  memory of %d cells: %d within 64 bytes, worst %+.3f %%: %s\n", num_cells, num_exact, 100 * worst,
+                worst_cell.c_str());
+  }
+  EXPECT_GT(num_cells, 5);
+}
+
+/// Returns a model with many small layers.
+Recipe deep_recipe(const std::string& mode, const std::string& recompute) {
+  Recipe recipe;
+  ModelShape& shape = recipe.model.shape;
+  shape.hidden_size = 64;
+  shape.intermediate_size = 192;
+  shape.num_hidden_layers = 23;
+  shape.num_attention_heads = 8;
+  shape.num_key_value_heads = 4;
+  shape.head_dim = 8;
+  shape.vocab_size = 512;
+  recipe.parallel.fsdp.mode = mode;
+  recipe.train.activation_checkpointing = {recompute, recompute == "full" ? 3 : 1};
+  recipe.train.sequence_length = 256;
+  recipe.train.global_batch = 40;
+  recipe.train.precision = "bf16_mixed";
+  recipe.optimizer.name = "adamw";
+  return recipe;
+}
+
+TEST(Forecast, OfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
+  if (world().size() > 1) GTEST_SKIP() << "simulates ranks alone";
+  const MeshLayout layout({{"dp", 4}, {"cp", 2}, {"tp", 2}});
+  for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard"}) {
+    for (const char* recompute : {"none", "selective", "full"}) {
+      for (const bool gpus : {false, true}) {
+        SCOPED_TRACE(std::string(mode) + " " + recompute + (gpus ? " gpus" : ""));
+        const Recipe recipe = deep_recipe(mode, recompute);
+        const Decisions decisions = resolve(recipe, layout);
+        const ForecastHosts hosts{8, gpus};
+        const RunForecast run = forecast(decisions, hosts);
+        EXPECT_EQ(run.micro_batches, 10);
+        const StepForecast full = simulate(decisions, hosts, run.rank, {10}).front();
+        EXPECT_NEAR(static_cast<double>(run.step.memory().total()), static_cast<double>(full.memory().total()),
+                    0.002 * static_cast<double>(full.memory().total()));
+        EXPECT_EQ(run.step.memory().activations, full.memory().activations);
+        EXPECT_EQ(run.step.traffic.size(), full.traffic.size());
+        for (const auto& [key, traffic] : full.traffic) {
+          EXPECT_EQ(run.step.traffic.at(key).sent_bytes, traffic.sent_bytes) << key.group << " " << key.purpose;
+          EXPECT_EQ(run.step.traffic.at(key).calls, traffic.calls) << key.group << " " << key.purpose;
+        }
+      }
+    }
+  }
+}
+
+// A forecast looks at the first and the last rank: one between them holds no more.
+TEST(Forecast, IsOfTheFullestRank) {
+  if (world().size() > 1) GTEST_SKIP() << "simulates ranks alone";
+  const MeshLayout layout({{"dp", 32}, {"cp", 8}, {"tp", 4}});
+  for (const char* mode : {"no_shard", "full_shard", "hybrid_shard"}) {
+    SCOPED_TRACE(mode);
+    Recipe recipe = deep_recipe(mode, "none");
+    recipe.model.shape.num_hidden_layers = 3;
+    recipe.model.shape.vocab_size = 509;  // uneven over tp
+    recipe.train.global_batch = 32;
+    if (recipe.parallel.fsdp.mode == "hybrid_shard") recipe.parallel.fsdp.shard_size = 8;
+    const Decisions decisions = resolve(recipe, layout);
+    const ForecastHosts hosts{8, true};
+    const RunForecast run = forecast(decisions, hosts);
+    int64_t fullest = 0;
+    for (const int64_t rank : {0, 3, 517, 1023}) {
+      const StepForecast step = simulate(decisions, hosts, rank, {1}).front();
+      fullest = std::max(fullest, step.memory().total());
+      std::printf("%s of 1,024 ranks, rank %ld: %ld bytes\n", mode, static_cast<long>(rank),
+                  static_cast<long>(step.memory().total()));
+      if (rank == run.rank) {
+        EXPECT_EQ(step.memory().total(), run.step.memory().total()) << rank;
+      }
+    }
+    EXPECT_EQ(run.step.memory().total(), fullest);
+    std::printf("%s of 1,024 ranks, planned: rank %ld, %ld bytes\n", mode, static_cast<long>(run.rank),
+                static_cast<long>(run.step.memory().total()));
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

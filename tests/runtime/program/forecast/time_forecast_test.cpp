@@ -1,0 +1,74 @@
+#include "runtime/program/forecast/time_forecast.h"
+
+#include <gtest/gtest.h>
+
+namespace meshtrain {
+namespace {
+
+/// A machine on which an operator of 1 FLOP takes a second, and so does a byte that is sent.
+Machine slow_machine() {
+  Machine machine;
+  machine.peak_flops.fp32 = 1;
+  machine.product_share = 1;
+  machine.memory_bandwidth = 1e9;
+  machine.on_host = {1, 0};
+  return machine;
+}
+
+OperatorCall product(double seconds, TimelinePart part = TimelinePart::Gradients) {
+  OperatorCall call;
+  call.kind = OperatorCall::Kind::Product;
+  call.part = part;
+  call.flops = seconds;
+  call.product = {1, 1, 1, 1};
+  return call;
+}
+
+CollectiveCall collective(double seconds, int queue, const std::string& group) {
+  CollectiveCall call{Collective::Kind::Exchange};
+  call.group = group;
+  call.queue = queue;
+  call.size = 2;
+  call.buffer_bytes = call.sent_bytes = seconds;
+  return call;
+}
+
+TEST(TimeForecast, ComputingHidesWhatItDoesNotWaitFor) {
+  const Timeline timeline{{collective(3, 0, "dp"), product(2), CollectiveWait{0}, product(4)}, {}};
+  const TimeForecast time = time_of(timeline, slow_machine());
+  EXPECT_DOUBLE_EQ(time.products, 6);
+  EXPECT_DOUBLE_EQ(time.collectives.at("dp"), 3);
+  EXPECT_DOUBLE_EQ(time.exposed.at("dp"), 1);
+  EXPECT_DOUBLE_EQ(time.total(), 7);
+}
+
+TEST(TimeForecast, QueuesRunBesideEachOtherAndEachInOrder) {
+  const Timeline one{{collective(3, 0, "dp"), collective(3, 0, "dp"), CollectiveWait{1}}, {}};
+  EXPECT_DOUBLE_EQ(time_of(one, slow_machine()).total(), 6);
+  const Timeline two{{collective(3, 0, "dp"), collective(3, 1, "tp"), CollectiveWait{1}, CollectiveWait{0}}, {}};
+  EXPECT_DOUBLE_EQ(time_of(two, slow_machine()).total(), 3);
+}
+
+TEST(TimeForecast, AStepEndsWithItsLastCollective) {
+  const Timeline timeline{{collective(5, 0, "dp"), product(2, TimelinePart::Update)}, {}};
+  const TimeForecast time = time_of(timeline, slow_machine());
+  EXPECT_DOUBLE_EQ(time.optimizer, 2);
+  EXPECT_DOUBLE_EQ(time.total(), 5);
+}
+
+TEST(TimeForecast, CollectivesThatNeedTheProcessorHoldUpComputing) {
+  Machine machine = slow_machine();
+  machine.overlap = 0.25;
+  const Timeline timeline{{collective(4, 0, "dp"), product(10), CollectiveWait{0}}, {}};
+  EXPECT_DOUBLE_EQ(time_of(timeline, machine).total(), 13);
+}
+
+TEST(TimeForecast, EachCollectiveThatIsWaitedForCostsAWait) {
+  Machine machine = slow_machine();
+  machine.wait_seconds = 0.5;
+  const Timeline timeline{{collective(1, 0, "dp"), product(3), CollectiveWait{0}, CollectiveWait{0}}, {}};
+  EXPECT_DOUBLE_EQ(time_of(timeline, machine).total(), 3.5);
+}
+
+}  // namespace
+}  // namespace meshtrain
