@@ -16,8 +16,7 @@ namespace meshtrain::testing {
 inline const std::vector<std::string> kHuggingFaceFixtures = {"gpt2", "llama3", "smollm2", "qwen", "flags", "merged"};
 
 /// Folders that fixtures/generate_shapes.py writes.
-inline const std::vector<std::string> kShapes = {"mistral", "llama2", "gemma", "nfkc",
-                                                 "accents", "bert",   "nfkd",  "partial"};
+inline const std::vector<std::string> kShapes = {"mistral", "llama2", "gemma", "nfkc", "words", "nfkd", "partial"};
 
 inline std::filesystem::path fixture(const std::string& name) {
   return source_folder() + "/tests/tokenizer/fixtures/" + name;

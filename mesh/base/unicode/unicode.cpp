@@ -21,14 +21,6 @@ uint8_t class_of(uint32_t code_point) {
   return classes[code_point];
 }
 
-constexpr uint8_t kCombining = 1, kNonspacing = 2, kCleaned = 4, kCleanedToSpace = 8, kIdeograph = 16,
-                  kPunctuation = 32;
-
-bool has_trait(uint32_t code_point, uint8_t trait) {
-  static const std::unique_ptr<uint8_t[]> traits = expand_trait_runs();
-  return (traits[code_point] & trait) != 0;
-}
-
 }  // namespace
 
 CategoryMask categories_named(std::string_view name) {
@@ -55,39 +47,9 @@ bool is_word(uint32_t code_point) {
   return (class_of(code_point) & kWord) != 0;
 }
 
-bool is_combining_mark(uint32_t code_point) {
-  return has_trait(code_point, kCombining);
-}
-
-bool is_nonspacing_mark(uint32_t code_point) {
-  return has_trait(code_point, kNonspacing);
-}
-
-bool is_ideograph(uint32_t code_point) {
-  return has_trait(code_point, kIdeograph);
-}
-
-bool is_cleaned_away(uint32_t code_point) {
-  return has_trait(code_point, kCleaned);
-}
-
-bool is_cleaned_to_space(uint32_t code_point) {
-  return has_trait(code_point, kCleanedToSpace);
-}
-
 bool is_punctuation(uint32_t code_point) {
-  return has_trait(code_point, kPunctuation);
-}
-
-void append_lowercase(uint32_t code_point, std::string& text) {
-  constexpr uint32_t kCapitalIWithDot = 0x130;  // the only one with two characters
-  if (code_point == kCapitalIWithDot) {
-    text += "i\u0307";
-    return;
-  }
-  const std::span<const SmallLetter> letters = small_letters();
-  const auto found = std::ranges::lower_bound(letters, code_point, {}, &SmallLetter::capital);
-  append_utf8(found != letters.end() && found->capital == code_point ? found->small : code_point, text);
+  static const std::unique_ptr<uint8_t[]> punctuation = expand_punctuation_runs();
+  return punctuation[code_point] != 0;
 }
 
 }  // namespace meshtrain

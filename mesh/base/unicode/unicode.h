@@ -24,19 +24,8 @@ bool is_numeric(uint32_t code_point);
 /// Returns true for \w of added tokens.
 bool is_word(uint32_t code_point);
 
-/// Returns true for the marks that the package's StripAccents removes.
-bool is_combining_mark(uint32_t code_point);
-/// Return true for what the package's BertNormalizer has for marks, ideographs, and what its clean_text removes or
-/// replaces by a space.
-bool is_nonspacing_mark(uint32_t code_point);
-bool is_ideograph(uint32_t code_point);
-bool is_cleaned_away(uint32_t code_point);
-bool is_cleaned_to_space(uint32_t code_point);
 /// Returns true for what the package's Punctuation cuts at.
 bool is_punctuation(uint32_t code_point);
-/// Appends the small letter of `code_point`, or itself where there is none.
-void append_lowercase(uint32_t code_point, std::string& text);
-
 enum class NormalForm { Nfc, Nfd, Nfkc, Nfkd };
 /// Returns `text`, valid UTF-8, in a normal form.
 std::string normal_form(NormalForm form, std::string_view text);

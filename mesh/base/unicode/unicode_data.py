@@ -98,37 +98,12 @@ def table(kind, name, entries):
     return "\n".join([f"constexpr {kind} {name}[] = {{", *lines, line, "};"])
 
 
-COMBINING, NONSPACING, CLEANED, CLEANED_TO_SPACE, IDEOGRAPH, PUNCTUATION = 1, 2, 4, 8, 16, 32
-
-
-def bert(**on):
-    return normalizers.BertNormalizer(**dict(
-        dict.fromkeys(("clean_text", "handle_chinese_chars", "strip_accents", "lowercase"), False), **on)).normalize_str
-
-
-def traits():
-    result = [0] * 0x110000
-    strip, accents, cleaned = normalizers.StripAccents(), bert(strip_accents=True), bert(clean_text=True)
-    ideograph, punctuation = bert(handle_chinese_chars=True), pre_tokenizers.Punctuation()
+def punctuation():
+    cuts = pre_tokenizers.Punctuation()
+    found = [0] * 0x110000
     for c in CODE_POINTS:
-        text = chr(c)
-        result[c] = (COMBINING * (strip.normalize_str("a" + text) == "a") | NONSPACING * (accents("a" + text) == "a")
-                     | CLEANED * (cleaned(text) == "") | CLEANED_TO_SPACE * (cleaned(text) == " " and c != 0x20)
-                     | IDEOGRAPH * (ideograph(text) != text)
-                     | PUNCTUATION * (len(punctuation.pre_tokenize_str("a" + text + "a")) == 3))
-    return result
-
-
-def small_letters():
-    lower = normalizers.Lowercase()
-    for c in CODE_POINTS:
-        small = lower.normalize_str(chr(c))
-        if small == chr(c):
-            continue
-        if len(small) == 1:
-            yield f"{{0x{c:x},0x{ord(small):x}}}"
-        else:
-            assert (c, small) == (0x130, "i\u0307"), "another letter with two small ones: append_lowercase()"
+        found[c] = int(len(cuts.pre_tokenize_str("a" + chr(c) + "a")) == 3)
+    return found
 
 
 def compatibility():
@@ -142,10 +117,8 @@ def compatibility():
 def write_more():
     parts = [
         "// Written by unicode_data.py.",
-        "// Runs of equal code points: the first one << 8 | further bits (unicode.cpp).",
-        table("uint32_t", "kTraitRuns", runs(traits())),
-        "// Characters and their small letter, where that is one other character.",
-        table("SmallLetter", "kSmallLetters", small_letters()),
+        "// Runs of equal code points: the first one << 8 | 1 for punctuation.",
+        table("uint32_t", "kPunctuationRuns", runs(punctuation())),
         "// Compatibility decompositions that are not canonical: code point, number of parts, parts.",
         table("uint32_t", "kCompatibility", compatibility()),
     ]

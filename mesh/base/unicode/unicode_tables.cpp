@@ -29,12 +29,8 @@ std::unique_ptr<uint8_t[]> expand_combining_runs() {
   return expand(kCombiningRuns);
 }
 
-std::unique_ptr<uint8_t[]> expand_trait_runs() {
-  return expand(kTraitRuns);
-}
-
-std::span<const SmallLetter> small_letters() {
-  return kSmallLetters;
+std::unique_ptr<uint8_t[]> expand_punctuation_runs() {
+  return expand(kPunctuationRuns);
 }
 
 std::span<const uint32_t> compatibility_decompositions() {

@@ -15,19 +15,12 @@ struct Decomposition {
   uint32_t composed;
 };
 
-struct SmallLetter {
-  uint32_t capital;
-  uint32_t small;
-};
-
 /// Returns one byte a code point: the general category's number, and bits (unicode.cpp).
 std::unique_ptr<uint8_t[]> expand_class_runs();
 /// Returns one byte a code point: the canonical combining class.
 std::unique_ptr<uint8_t[]> expand_combining_runs();
-/// Returns one byte a code point: further bits (unicode.cpp).
-std::unique_ptr<uint8_t[]> expand_trait_runs();
-/// Returns the characters whose small letter is one other character, ascending.
-std::span<const SmallLetter> small_letters();
+/// Returns one byte a code point: 1 for what the package's Punctuation cuts at, else 0.
+std::unique_ptr<uint8_t[]> expand_punctuation_runs();
 /// Returns the compatibility decompositions that differ from the canonical ones, end to end: a code point, the number
 /// of code points of its complete decomposition, and these.
 std::span<const uint32_t> compatibility_decompositions();

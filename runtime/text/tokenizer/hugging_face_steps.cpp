@@ -49,18 +49,9 @@ std::string read_character(const JsonCursor& character) {
   return text;
 }
 
-BertStep read_bert(const JsonCursor& bert) {
-  BertStep step{.clean_text = bert.flag_or("clean_text", true),
-                .handle_chinese_chars = bert.flag_or("handle_chinese_chars", true),
-                .lowercase = bert.flag_or("lowercase", true)};
-  step.strip_accents = bert.flag_or("strip_accents", step.lowercase);
-  return step;
-}
-
 void read_normalizer_steps(const JsonCursor& normalizer, std::vector<NormalizerStep>& steps, int depth) {
   refuse_deep(normalizer, depth);
-  const std::string type = normalizer.type_of(
-      "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, BertNormalizer, Sequence");
+  const std::string type = normalizer.type_of("NFC, NFD, NFKC, NFKD, Strip, Prepend, Replace, Sequence");
   if (type == "NFC") {
     steps.emplace_back(FormStep{NormalForm::Nfc});
   } else if (type == "NFD") {
@@ -69,18 +60,12 @@ void read_normalizer_steps(const JsonCursor& normalizer, std::vector<NormalizerS
     steps.emplace_back(FormStep{NormalForm::Nfkc});
   } else if (type == "NFKD") {
     steps.emplace_back(FormStep{NormalForm::Nfkd});
-  } else if (type == "Lowercase") {
-    steps.emplace_back(LowercaseStep{});
   } else if (type == "Strip") {
     steps.emplace_back(StripStep{normalizer.at("strip_left").flag(), normalizer.at("strip_right").flag()});
-  } else if (type == "StripAccents") {
-    steps.emplace_back(StripAccentsStep{});
   } else if (type == "Prepend") {
     steps.emplace_back(PrependStep{normalizer.at("prepend").text()});
   } else if (type == "Replace") {
     steps.emplace_back(ReplaceStep{read_pattern(normalizer.at("pattern")), normalizer.at("content").text()});
-  } else if (type == "BertNormalizer") {
-    steps.emplace_back(read_bert(normalizer));
   } else {
     const JsonCursor all = normalizer.at("normalizers");
     for (size_t i = 0; i < all.size(); ++i) read_normalizer_steps(all.at(i), steps, depth + 1);
@@ -104,10 +89,6 @@ MetaspaceStep read_metaspace(const JsonCursor& metaspace) {
   return step;
 }
 
-SplitStep read_delimiter(const JsonCursor& delimiter) {
-  return {Pattern::literal(read_character(delimiter)), SplitBehavior::Removed};
-}
-
 void read_byte_level(const JsonCursor& byte_level, HuggingFaceParts& parts) {
   if (byte_level.at("add_prefix_space").flag()) parts.steps.emplace_back(PrefixSpaceStep{});
   if (byte_level.flag_or("use_regex", true)) parts.steps.emplace_back(SplitStep{Pattern(kByteLevelPattern)});
@@ -117,9 +98,8 @@ void read_byte_level(const JsonCursor& byte_level, HuggingFaceParts& parts) {
 void read_pre_tokenizer_steps(const JsonCursor& pre_tokenizer, HuggingFaceParts& parts, int depth) {
   refuse_deep(pre_tokenizer, depth);
   if (parts.is_byte_level) pre_tokenizer.fail("follows a ByteLevel, which has to be the last one");
-  const std::string type = pre_tokenizer.type_of(
-      "ByteLevel, Metaspace, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, BertPreTokenizer, "
-      "CharDelimiterSplit, Sequence");
+  const std::string type =
+      pre_tokenizer.type_of("ByteLevel, Metaspace, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Sequence");
   if (type == "ByteLevel") {
     read_byte_level(pre_tokenizer, parts);
   } else if (type == "Split") {
@@ -141,11 +121,6 @@ void read_pre_tokenizer_steps(const JsonCursor& pre_tokenizer, HuggingFaceParts&
     const auto behavior = pre_tokenizer.find("behavior");
     parts.steps.emplace_back(
         CharactersStep{is_punctuation, behavior ? read_behavior(*behavior) : SplitBehavior::Isolated});
-  } else if (type == "BertPreTokenizer") {
-    parts.steps.emplace_back(CharactersStep{is_space, SplitBehavior::Removed});
-    parts.steps.emplace_back(CharactersStep{is_punctuation, SplitBehavior::Isolated});
-  } else if (type == "CharDelimiterSplit") {
-    parts.steps.emplace_back(read_delimiter(pre_tokenizer.at("delimiter")));
   } else {
     const JsonCursor all = pre_tokenizer.at("pretokenizers");
     for (size_t i = 0; i < all.size(); ++i) read_pre_tokenizer_steps(all.at(i), parts, depth + 1);

@@ -15,16 +15,10 @@ struct FormStep {
   NormalForm form;
 };
 
-/// Replaces each character by its small letter, whatever is around it.
-struct LowercaseStep {};
-
 /// Removes White_Space from the ends.
 struct StripStep {
   bool left = true, right = true;
 };
-
-/// Removes combining marks (those that stand alone: decompose first).
-struct StripAccentsStep {};
 
 /// Puts a text before any text but the empty one.
 struct PrependStep {
@@ -37,16 +31,7 @@ struct ReplaceStep {
   std::string content;
 };
 
-/// The steps of BertNormalizer, each if asked for, in their order.
-struct BertStep {
-  bool clean_text = true;            ///< removes control characters; each White_Space becomes a space
-  bool handle_chinese_chars = true;  ///< puts spaces around ideographs
-  bool strip_accents = true;         ///< decomposes and removes nonspacing marks
-  bool lowercase = true;
-};
-
-using NormalizerStep =
-    std::variant<FormStep, LowercaseStep, StripStep, StripAccentsStep, PrependStep, ReplaceStep, BertStep>;
+using NormalizerStep = std::variant<FormStep, StripStep, PrependStep, ReplaceStep>;
 
 /// The changes that a tokenizer.json makes to a text before it is cut into words, as the `tokenizers` package makes
 /// them. Immutable:

@@ -60,9 +60,9 @@ class Tokenizer {
 /// Supports tokenizer.json files with BPE: byte-level, as of GPT-2, Llama 3, SmolLM2 and Qwen, and of characters, as of
 /// Llama 2, Mistral and Gemma, converted from SentencePiece. The ids are those of the `tokenizers` package 0.23, its
 /// several Unicode versions included:
-///   normalizer      NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, BertNormalizer, Sequence
+///   normalizer      NFC, NFD, NFKC, NFKD, Strip, Prepend, Replace, Sequence
 ///   pre_tokenizer   ByteLevel, Metaspace, Split (String or Regex, every behavior, invert), Digits, Whitespace,
-///                   WhitespaceSplit, Punctuation, BertPreTokenizer, CharDelimiterSplit, Sequence; ByteLevel last
+///                   WhitespaceSplit, Punctuation, Sequence; ByteLevel last
 ///   model           BPE with merges of either form, ignore_merges, unk_token, fuse_unk, byte_fallback
 ///   post_processor  ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, Sequence
 ///   decoder         ByteLevel, Replace, ByteFallback, Fuse, Strip (of the beginning), Metaspace, Sequence
