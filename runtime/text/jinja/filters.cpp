@@ -15,7 +15,6 @@
 #include "runtime/text/jinja/printing.h"
 #include "runtime/text/jinja/texts.h"
 #include "runtime/text/jinja/value_tests.h"
-#include "runtime/text/jinja/whole_numbers.h"
 
 namespace meshtrain::jinja {
 namespace {
@@ -223,19 +222,33 @@ Value reversed(const Value& value, const Arguments& arguments, Budget& budget) {
   return make_text(std::move(text), budget);
 }
 
+/// Returns the number that a text is in Python. Throws Failure for the spellings that are not read here.
+template <class Number>
+std::optional<Number> number_in(std::string_view text) {
+  if (std::ranges::any_of(text, [](char c) { return c == '_' || c < 0; })) {
+    throw Failure("a number is written with other characters than those of ASCII, or with underscores");
+  }
+  text = strip(text);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  Number number = 0;
+  const auto found = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_whole_text = found.ec == std::errc() && found.ptr == text.data() + text.size();
+  return is_whole_text ? std::optional(number) : std::nullopt;
+}
+
 Value to_int(const Value& value, const Arguments& arguments, Budget&) {
   arguments.check(1, {"default"});
   const Value* const absent = arguments.find(0, "default");
   const Value other = absent == nullptr ? Value(int64_t{0}) : *absent;
   if (value.is_whole()) return value.whole();
-  if (value.is_float()) {
-    if (!std::isfinite(value.number())) return other;
-    if (std::fabs(value.number()) >= 9.2e18) throw Failure("a whole number has more than 64 bits");
-    return static_cast<int64_t>(value.number());
+  if (!value.is_float() && !value.is_text()) return other;
+  if (value.is_text()) {
+    if (const auto whole = number_in<int64_t>(value.text())) return *whole;
   }
-  if (!value.is_text()) return other;
-  const std::optional<int64_t> number = parse_whole(value.text());
-  return number ? Value(*number) : other;
+  const std::optional<double> number = value.is_text() ? number_in<double>(value.text()) : value.number();
+  if (!number || !std::isfinite(*number)) return other;
+  if (std::fabs(*number) >= 9.2e18) throw Failure("a whole number has more than 64 bits");
+  return static_cast<int64_t>(*number);
 }
 
 Value to_float(const Value& value, const Arguments& arguments, Budget&) {
@@ -243,12 +256,8 @@ Value to_float(const Value& value, const Arguments& arguments, Budget&) {
   const Value* const absent = arguments.find(0, "default");
   if (value.is_number()) return value.number();
   const Value other = absent == nullptr ? Value(0.0) : *absent;
-  if (!value.is_text()) return other;
-  const std::string text(strip(value.text()));
-  double number = 0;
-  const char* const begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  const auto found = std::from_chars(begin, text.data() + text.size(), number);
-  return found.ec == std::errc() && found.ptr == text.data() + text.size() && begin < found.ptr ? Value(number) : other;
+  const std::optional<double> number = value.is_text() ? number_in<double>(value.text()) : std::nullopt;
+  return number ? Value(*number) : other;
 }
 
 Value absolute(const Value& value, const Arguments& arguments, Budget&) {
@@ -271,7 +280,7 @@ Value indent(const Value& value, const Arguments& arguments, Budget& budget) {
   const std::string text = shown_text(value, budget) + "\n";
   std::string result = flag(arguments, 1, "first", false) ? margin : "";
   bool first = true;
-  for (const std::string_view line : split_lines(text, false)) {
+  for (const std::string_view line : split_lines(text)) {
     budget.make(static_cast<int64_t>(margin.size() + line.size() + 1));
     if (!first) result += '\n';
     if (!first && (blank || !line.empty())) result += margin;

@@ -42,16 +42,6 @@ Value range(const Arguments& arguments, Budget& budget) {
   return make_list(std::move(values), budget);
 }
 
-/// Returns dict(other, key=value, ...).
-Value dict(const Arguments& arguments, Budget& budget) {
-  Dict made;
-  if (arguments.positional.size() > 1) throw Failure("dict() takes one dictionary");
-  if (!arguments.positional.empty()) made = arguments.positional[0].dict();
-  for (const auto& [key, value] : arguments.named) made.set(key, value);
-  budget.make(kElementBytes * static_cast<int64_t>(made.size() + 1));
-  return make_dict(std::move(made));
-}
-
 Value make_namespace(const Arguments& arguments, Renderer& renderer) {
   const auto made = std::make_shared<Namespace>();
   renderer.budget().make(kElementBytes * static_cast<int64_t>(arguments.named.size() + 2));
@@ -109,7 +99,6 @@ std::map<std::string, Value> global_functions(Renderer& renderer) {
   };
   return {
       {"range", function([&budget](const Arguments& arguments) { return range(arguments, budget); })},
-      {"dict", function([&budget](const Arguments& arguments) { return dict(arguments, budget); })},
       {"namespace", function([&renderer](const Arguments& arguments) { return make_namespace(arguments, renderer); })},
       {"joiner", function([&budget](const Arguments& arguments) {
          arguments.check(1, {"sep"});

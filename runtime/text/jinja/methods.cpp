@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "mesh/base/unicode/utf8.h"
 #include "runtime/text/jinja/failure.h"
 #include "runtime/text/jinja/texts.h"
 
@@ -50,47 +49,6 @@ Value any_of(const Arguments& arguments, const Test& test) {
   return std::ranges::any_of(wanted.list().values, [&](const Value& value) { return test(value.text()); });
 }
 
-/// Returns whether the text is not empty and `test` accepts each character.
-template <class Test>
-Value every_character(const Value& self, const Test& test) {
-  const std::string& text = self.text();
-  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
-    if (!test(next_code_point(at))) return false;
-  }
-  return !text.empty();
-}
-
-Value found_at(const Value& self, const Arguments& arguments, bool last, bool must_exist) {
-  arguments.check(1);
-  const std::string &text = self.text(), &part = arguments.needed(0, "sub").text();
-  const size_t byte = last ? text.rfind(part) : find_text(text, part);
-  if (byte == std::string::npos) {
-    if (must_exist) throw Failure("the text does not have what is looked for");
-    return int64_t{-1};
-  }
-  return static_cast<int64_t>(position_of(text, byte));
-}
-
-Value joined(const Value& self, const Arguments& arguments, Budget& budget) {
-  arguments.check(1);
-  std::string text;
-  bool first = true;
-  for (const Value& value : elements(arguments.needed(0, "iterable"), budget)) {
-    budget.make(static_cast<int64_t>(self.text().size() + value.text().size()));
-    if (!std::exchange(first, false)) text += self.text();
-    text += value.text();
-  }
-  return make_text(std::move(text), budget);
-}
-
-int64_t occurrences(const std::string& text, const std::string& part) {
-  if (part.empty()) return static_cast<int64_t>(length_of(text)) + 1;
-  int64_t count = 0;
-  for (size_t at = find_text(text, part); at != std::string::npos; at = find_text(text, part, at + part.size()))
-    ++count;
-  return count;
-}
-
 const std::map<std::string, Method>& text_methods() {
   using V = const Value&;
   using A = const Arguments&;
@@ -101,26 +59,10 @@ const std::map<std::string, Method>& text_methods() {
       {"rstrip", [](V self, A a, B b) { return stripped(self, a, b, strip_right); }},
       {"split", [](V self, A a, B b) { return split_by(self, a, b, split); }},
       {"rsplit", [](V self, A a, B b) { return split_by(self, a, b, split_from_right); }},
-      {"splitlines",
-       [](V self, A a, B b) {
-         a.check(1, {"keepends"});
-         const Value* const keep = a.find(0, "keepends");
-         return list_of(split_lines(self.text(), keep != nullptr && keep->is_true()), b);
-       }},
       {"startswith",
        [](V self, A a, B) { return any_of(a, [&](const std::string& x) { return self.text().starts_with(x); }); }},
       {"endswith",
        [](V self, A a, B) { return any_of(a, [&](const std::string& x) { return self.text().ends_with(x); }); }},
-      {"removeprefix",
-       [](V self, A a, B b) {
-         const std::string &text = self.text(), &part = a.needed(0, "prefix").text();
-         return make_text(text.starts_with(part) ? text.substr(part.size()) : text, b);
-       }},
-      {"removesuffix",
-       [](V self, A a, B b) {
-         const std::string &text = self.text(), &part = a.needed(0, "suffix").text();
-         return make_text(text.ends_with(part) ? text.substr(0, text.size() - part.size()) : text, b);
-       }},
       {"upper", [](V self, A a, B b) { return a.check(0), make_text(upper(self.text()), b); }},
       {"lower", [](V self, A a, B b) { return a.check(0), make_text(lower(self.text()), b); }},
       {"title", [](V self, A a, B b) { return a.check(0), make_text(title(self.text()), b); }},
@@ -133,13 +75,6 @@ const std::map<std::string, Method>& text_methods() {
          b.make(replaced_size(self.text(), old, by, most));
          return make_text(replace(self.text(), old, by, most), b);
        }},
-      {"find", [](V self, A a, B) { return found_at(self, a, false, false); }},
-      {"rfind", [](V self, A a, B) { return found_at(self, a, true, false); }},
-      {"index", [](V self, A a, B) { return found_at(self, a, false, true); }},
-      {"count", [](V self, A a, B) { return a.check(1), Value(occurrences(self.text(), a.needed(0, "sub").text())); }},
-      {"join", joined},
-      {"isspace", [](V self, A, B) { return every_character(self, is_python_space); }},
-      {"isdigit", [](V self, A, B) { return every_character(self, is_python_digit); }},
   };
   return methods;
 }
@@ -177,32 +112,9 @@ const std::map<std::string, Method>& dict_methods() {
   return methods;
 }
 
-const std::map<std::string, Method>& list_methods() {
-  static const std::map<std::string, Method> methods = {
-      {"index",
-       [](const Value& self, const Arguments& a, Budget& b) -> Value {
-         a.check(1);
-         const auto& values = self.list().values;
-         for (size_t i = 0; i < values.size(); ++i) {
-           if (equal(values[i], a.needed(0, "value"), b)) return static_cast<int64_t>(i);
-         }
-         throw Failure("the list does not have what is looked for");
-       }},
-      {"count",
-       [](const Value& self, const Arguments& a, Budget& b) -> Value {
-         a.check(1);
-         const auto& values = self.list().values;
-         return static_cast<int64_t>(
-             std::ranges::count_if(values, [&](const Value& value) { return equal(value, a.needed(0, "value"), b); }));
-       }},
-  };
-  return methods;
-}
-
 const std::map<std::string, Method>* methods_of(const Value& value) {
   if (value.is_text()) return &text_methods();
-  if (value.is_dict()) return &dict_methods();
-  return value.is_list() ? &list_methods() : nullptr;
+  return value.is_dict() ? &dict_methods() : nullptr;
 }
 
 /// Returns true for methods of lists and dictionaries that change them.
@@ -219,7 +131,7 @@ bool changes(const Value& value, const std::string& name) {
 
 bool has_method(const Value& value, const std::string& name) {
   const auto* const methods = methods_of(value);
-  return methods != nullptr && (methods->contains(name) || changes(value, name));
+  return changes(value, name) || (methods != nullptr && methods->contains(name));
 }
 
 Value call_method(const Value& value, const std::string& name, const Arguments& arguments, Budget& budget) {

@@ -10,6 +10,11 @@
 namespace meshtrain::jinja {
 namespace {
 
+/// Returns true for what str.isspace() calls a space.
+bool is_python_space(uint32_t point) {
+  return is_space(point) || (point >= 0x1C && point <= 0x1F);
+}
+
 bool is_of(uint32_t point, const std::string* set) {
   if (set == nullptr) return is_python_space(point);
   for (const char *at = set->data(), *end = at + set->size(); at < end;) {
@@ -73,25 +78,12 @@ std::vector<std::string_view> characters(std::string_view text) {
   return found;
 }
 
-size_t position_of(std::string_view text, size_t byte) {
-  return length_of(text.substr(0, byte));
-}
-
 size_t find_text(std::string_view text, std::string_view part, size_t from) {
   if (from > text.size()) return std::string::npos;
   if (part.empty()) return from;
   const void* const found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
   if (found == nullptr) return std::string::npos;
   return static_cast<size_t>(static_cast<const char*>(found) - text.data());
-}
-
-bool is_python_space(uint32_t point) {
-  return is_space(point) || (point >= 0x1C && point <= 0x1F);
-}
-
-bool is_python_digit(uint32_t point) {
-  static const CategoryMask digits = categories_named("Nd");
-  return (digits >> category_of(point) & 1) != 0;
 }
 
 std::string_view strip_left(std::string_view text, const std::string* set) {
@@ -174,7 +166,7 @@ std::vector<std::string_view> split_from_right(std::string_view text, const std:
   return parts;
 }
 
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
+std::vector<std::string_view> split_lines(std::string_view text) {
   std::vector<std::string_view> lines;
   const char *begin = text.data(), *at = begin, *const end = begin + text.size();
   while (at < end) {
@@ -184,7 +176,7 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
                       point == 0x2028 || point == 0x2029;
     if (!ends) continue;
     if (point == '\r' && at < end && *at == '\n') ++at;
-    lines.emplace_back(begin, static_cast<size_t>((keep_ends ? at : stop) - begin));
+    lines.emplace_back(begin, static_cast<size_t>(stop - begin));
     begin = at;
   }
   if (begin < end) lines.emplace_back(begin, static_cast<size_t>(end - begin));

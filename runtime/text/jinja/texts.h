@@ -12,16 +12,10 @@ namespace meshtrain::jinja {
 size_t length_of(std::string_view text);
 /// Returns the characters, which are parts of `text`.
 std::vector<std::string_view> characters(std::string_view text);
-/// Returns the position of a byte.
-size_t position_of(std::string_view text, size_t byte);
 
 /// Returns the first byte of `part` in `text` from byte `from` on; npos when it is not there. Takes linear time.
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 
-/// Returns true for what str.isspace() calls a space.
-bool is_python_space(uint32_t code_point);
-/// Returns true for a decimal digit of any script.
-bool is_python_digit(uint32_t code_point);
 /// Return `text` without the spaces, or the characters of `set`, at its ends. `set`: null for spaces.
 std::string_view strip_left(std::string_view text, const std::string* set = nullptr);
 std::string_view strip_right(std::string_view text, const std::string* set = nullptr);
@@ -31,7 +25,7 @@ std::string_view strip(std::string_view text, const std::string* set = nullptr);
 /// for all. Throw Failure for an empty separator.
 std::vector<std::string_view> split(std::string_view text, const std::string* separator, int64_t most);
 std::vector<std::string_view> split_from_right(std::string_view text, const std::string* separator, int64_t most);
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
+std::vector<std::string_view> split_lines(std::string_view text);
 
 /// Returns `text` with `most` occurrences of `old` replaced, all of them for -1.
 std::string replace(std::string_view text, const std::string& old, const std::string& by, int64_t most);

@@ -36,15 +36,6 @@ bool is_at_least(const Value& v, const Arguments& a, Budget& b) {
   return ordered(v, a, b, [](int order) { return order >= 0; });
 }
 
-bool is_same(const Value& value, const Arguments& arguments, Budget& budget) {
-  arguments.check(1);
-  const Value& other = arguments.needed(0, "other");
-  if (value.kind() != other.kind()) return false;
-  if (value.is_list()) return value.list_ptr() == other.list_ptr();
-  if (value.is_dict()) return value.dict_ptr() == other.dict_ptr();
-  return equal(value, other, budget);
-}
-
 const std::map<std::string, Test>& tests() {
   using V = const Value&;
   using A = const Arguments&;
@@ -66,9 +57,7 @@ const std::map<std::string, Test>& tests() {
       {"callable", [](V v, A, B) { return v.is_object() && v.object()->is_callable(); }},
       {"even", [](V v, A, B) { return remainder(v.whole(), 2) == 0; }},
       {"odd", [](V v, A, B) { return remainder(v.whole(), 2) == 1; }},
-      {"divisibleby", [](V v, A a, B) { return remainder(v.whole(), a.needed(0, "num").whole()) == 0; }},
       {"in", [](V v, A a, B b) { return contains(a.needed(0, "seq"), v, b); }},
-      {"sameas", is_same},
       {"eq", is_equal},
       {"equalto", is_equal},
       {"==", is_equal},
