@@ -67,9 +67,9 @@ TEST(ActivationMemory, FallsWithTheContextRanks) {
   for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {
     const double share = static_cast<double>(peak_activations(long_recipe(algorithm, cp), mesh)) / alone;
     // Under Ulysses each rank has the complete sequence of the only KV head.
-    const double most = algorithm == std::string("ulysses") ? 1.06 : 1.001;
+    const double most = algorithm == std::string("ulysses") ? 1.06 : 1.02;
     EXPECT_LT(share, most / static_cast<double>(cp)) << algorithm;
-    EXPECT_GT(share, 0.999 / static_cast<double>(cp)) << algorithm << ": what is measured is not the activations";
+    EXPECT_GT(share, 0.98 / static_cast<double>(cp)) << algorithm << ": what is measured is not the activations";
   }
 }
 

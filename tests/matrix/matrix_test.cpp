@@ -54,6 +54,7 @@ TEST(Matrix, EveryMeshComputesWhatOneRankComputes) {
   } else if (!is_full_run()) {
     cells = pairwise_cover(cells, seed);
   }
+  ASSERT_FALSE(cells.empty()) << "no cell's line contains MESHTRAIN_CELLS";
   if (world().rank() == 0) {
     std::cout << cells.size() << " of " << num_all << " cells, MESHTRAIN_COVER_SEED=" << seed << "\n";
   }
