@@ -22,29 +22,22 @@ using KeyNames = std::map<std::string, std::string>;
 /// A text for people that knows which recipe keys it contains, so that a command can print its own options instead.
 class Wording {
  public:
-  Wording(std::string text) : parts_{{"", std::move(text)}} {}
-  Wording(const char* text) : Wording(std::string(text)) {}
-  Wording(Key key) : parts_{{std::move(key.path), ""}} {}
-  Wording(Setting setting) : parts_{{std::move(setting.key), std::move(setting.value)}} {}
+  Wording(std::string text);
+  Wording(const char* text);
+  Wording(Key key);
+  Wording(Setting setting);
+  // Not inline: messages are made in hundreds of places, each of which would contain this code.
+  Wording(const Wording&);
+  Wording(Wording&&) noexcept;
+  Wording& operator=(const Wording&);
+  Wording& operator=(Wording&&) noexcept;
+  ~Wording();
 
-  Wording& operator+=(const Wording& more) {
-    parts_.insert(parts_.end(), more.parts_.begin(), more.parts_.end());
-    return *this;
-  }
+  Wording& operator+=(const Wording& more);
 
   bool empty() const { return text().empty(); }
   /// Returns the text with names for the keys that have one: "set --micro-batch 2" for "set train.micro_batch: 2".
-  std::string text(const KeyNames& names = {}) const {
-    std::string text;
-    for (const auto& [key, rest] : parts_) {
-      const auto name = names.find(key);
-      const bool is_named = name != names.end();
-      text += is_named ? name->second : key;
-      if (!key.empty() && !rest.empty()) text += is_named ? " " : ": ";
-      text += rest;
-    }
-    return text;
-  }
+  std::string text(const KeyNames& names = {}) const;
 
  private:
   struct Part {
@@ -54,8 +47,6 @@ class Wording {
   std::vector<Part> parts_;
 };
 
-inline Wording operator+(Wording left, const Wording& right) {
-  return left += right;
-}
+Wording operator+(Wording left, const Wording& right);
 
 }  // namespace meshtrain

@@ -106,6 +106,14 @@ struct CheckpointRecipe {
 };
 
 struct Recipe {
+  // Not inline: many files copy recipes.
+  Recipe();
+  Recipe(const Recipe&);
+  Recipe(Recipe&&) noexcept;
+  Recipe& operator=(const Recipe&);
+  Recipe& operator=(Recipe&&) noexcept;
+  ~Recipe();
+
   std::string name;  ///< the file's stem
   std::filesystem::path file;
   ModelRecipe model;
