@@ -7,14 +7,13 @@
 //
 // Tokens are made; keys as those of --set.
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/error_message.h"
 #include "mesh/device/memory.h"
 #include "runtime/program/launch/connect.h"

@@ -1,7 +1,6 @@
 // Attention of one block on the host beside LibTorch's kernel: GFLOP/s of the pairs that count, forward and backward.
 //   attention_benchmark [THREADS]
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "context_parallel/host_attention.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/host_rows.h"
 
 namespace {

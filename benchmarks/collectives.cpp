@@ -4,7 +4,6 @@
 //   tools/build release collectives_benchmark
 //   tools/ranks 2 build/release/benchmarks/collectives_benchmark
 
-#include <ATen/ATen.h>
 #include <mpi.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/backends/mpi/reduce.h"
+#include "mesh/device/aten.h"
 #include "mesh/group.h"
 
 namespace meshtrain {

@@ -3,7 +3,6 @@
 // part of the work that is shown to the others (a unit's forward or backward), and of the watch beside a rank that
 // sleeps.
 //   tools/ranks N build/release/benchmarks/flight_recorder_benchmark [STEPS]
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "mesh/flight_recorder.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/watch/stall_limits.h"

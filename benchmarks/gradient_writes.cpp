@@ -3,7 +3,6 @@
 //
 //   tools/build release gradient_writes_benchmark && build/release/benchmarks/gradient_writes_benchmark
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 

@@ -6,7 +6,6 @@
 // --bytes prints what its operators read and write on a GPU, by tokens a chunk, counted as they are called on the Meta
 // device.
 
-#include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "operator_bytes.h"
 #include "tensor_parallel/linear_cross_entropy.h"

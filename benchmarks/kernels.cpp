@@ -6,7 +6,6 @@
 // --quick calls the same kernels on small shapes, once each: a test that each still can be called. Its rates mean
 // nothing.
 
-#include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -25,6 +24,7 @@
 #include "context_parallel/merge.h"
 #include "context_parallel/packed_attention.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "mesh/device/error_message.h"
 #include "mesh/device/operator.h"

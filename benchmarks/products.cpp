@@ -2,13 +2,12 @@
 //
 //   tools/build release products_benchmark && build/release/benchmarks/products_benchmark
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/products/matrix_product.h"
 
 namespace {

@@ -8,8 +8,6 @@
 // The link is made: a collective is done no sooner than after those before it on the same rank and its own bytes. Who
 // waits sleeps, so with more ranks than cores some of what is hidden is hidden by other ranks' work.
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,6 +19,7 @@
 
 #include "context_parallel/choice.h"
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "mesh/forwarding.h"
 #include "mesh/traffic.h"
 

@@ -1,7 +1,5 @@
 // What a large group's short calls take, and how many messages and bytes they send, by way of MPI alone.
 //   MESHTRAIN_WINDOW_MIB=0 tools/ranks N build/release/benchmarks/vote_benchmark
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "mesh/group.h"
 
 namespace {

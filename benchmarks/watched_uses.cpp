@@ -3,7 +3,6 @@
 //
 //   tools/build release watched_uses_benchmark && OMP_NUM_THREADS=1 build/release/benchmarks/watched_uses_benchmark
 
-#include <ATen/ATen.h>
 #include <torch/nn/modules.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "fsdp/fsdp.h"
 #include "fsdp/module.h"
 #include "fsdp/uses.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -4,8 +4,6 @@
 //   tools/build release window_benchmark
 //   tools/ranks 4 build/release/benchmarks/window_benchmark
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +11,7 @@
 
 #include "context_parallel/choice.h"
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 
 namespace meshtrain {

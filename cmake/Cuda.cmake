@@ -50,8 +50,7 @@ if(missing)
   message(STATUS "CUDA plug-in: not built: ${missing}")
   return()
 endif()
-set_source_files_properties("${PROJECT_SOURCE_DIR}/mesh/device/cuda/plugin.cpp" TARGET_DIRECTORY meshtrain_device
-  PROPERTIES COMPILE_DEFINITIONS MESHTRAIN_BUILDS_CUDA)   # for the message about a missing plug-in
+target_compile_definitions(meshtrain_device PRIVATE MESHTRAIN_BUILDS_CUDA)   # for the message about a missing plug-in
 message(STATUS "CUDA plug-in: ${MESHTRAIN_NVCC}, architectures ${MESHTRAIN_CUDA_ARCHITECTURES}")
 
 set(CMAKE_CUDA_COMPILER "${MESHTRAIN_NVCC}")

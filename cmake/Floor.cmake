@@ -1,15 +1,16 @@
 # meshtrain_floor(NAME [PATH FOLDER] [FOLDERS FOLDERS... | SOURCES FILES...] [DEPENDS FLOORS...] [LINK LIBRARIES...]
-#                 [WITHOUT_TORCH])
+#                 [WITHOUT_TORCH] [COLD])
 #
 # One library, meshtrain_NAME, per floor: the folder PATH of the repository, by default NAME; its sources, by default all
 # of that folder and of its FOLDERS, except the CUDA plug-in's. Other folders in it are floors below. Headers are
 # included from the repository root ("mesh/group.h"), but a target sees only its own floor and those it depends on: each
 # floor's include folder holds a link to that floor alone.
 #
-# Templates of ATen take most of the time and are instantiated in every file anew, so a dozen files are compiled as one.
+# Templates of ATen take most of the time and are instantiated in every file anew, so two dozen files are compiled as one.
 # Names in anonymous namespaces are therefore unique within a floor. A floor WITHOUT_TORCH compiles in seconds.
+# One whose own code takes no time that can be measured is COLD (meshtrain_cold).
 function(meshtrain_floor name)
-  cmake_parse_arguments(FLOOR "WITHOUT_TORCH" "PATH" "FOLDERS;SOURCES;DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(FLOOR "WITHOUT_TORCH;COLD" "PATH" "FOLDERS;SOURCES;DEPENDS;LINK" ${ARGN})
   if(NOT FLOOR_PATH)
     set(FLOOR_PATH ${name})
   endif()
@@ -34,7 +35,11 @@ function(meshtrain_floor name)
     add_library(${target} STATIC ${FLOOR_SOURCES})
     target_link_libraries(${target} PRIVATE meshtrain_flags)
     meshtrain_unity(${target})
-    if(NOT FLOOR_WITHOUT_TORCH)
+    if(NOT FLOOR_WITHOUT_TORCH AND FLOOR_COLD)
+      meshtrain_cold(${target})
+    elseif(FLOOR_COLD)
+      target_compile_options(${target} PRIVATE ${MESHTRAIN_COLD})
+    elseif(NOT FLOOR_WITHOUT_TORCH)
       target_precompile_headers(${target} REUSE_FROM meshtrain_pch)
     endif()
   else()  # headers alone
@@ -50,15 +55,10 @@ function(meshtrain_floor name)
   target_link_libraries(${target} ${kind} ${FLOOR_DEPENDS} ${FLOOR_LINK})
 endfunction()
 
-# meshtrain_unity(TARGET): compiles a dozen of its files as one, unless MESHTRAIN_UNITY is off. Files with compile options
+# meshtrain_unity(TARGET): compiles two dozen of its files as one, unless MESHTRAIN_UNITY is off. Files with compile options
 # or definitions of their own stay alone.
 function(meshtrain_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 12)
-endfunction()
-
-# meshtrain_once_a_run(TARGET): compiles a target without hot loops with -O1, in two thirds of the time that -O2 takes.
-function(meshtrain_once_a_run target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 24)
 endfunction()
 
 # meshtrain_lanes(TARGET FILES...): files of the target with loops of mesh/device/host_lanes.h, which are compiled for

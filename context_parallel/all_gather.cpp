@@ -1,9 +1,8 @@
 #include "context_parallel/all_gather.h"
 
-#include <ATen/ATen.h>
-
 #include "context_parallel/block_attention.h"
 #include "context_parallel/key_value_wire.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

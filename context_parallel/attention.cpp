@@ -1,6 +1,5 @@
 #include "context_parallel/attention.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
@@ -14,6 +13,7 @@
 #include "context_parallel/ulysses.h"
 #include "context_parallel/window_attention.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

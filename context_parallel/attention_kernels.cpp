@@ -1,6 +1,5 @@
 #include "context_parallel/attention_kernels.h"
 
-#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "context_parallel/capped_attention.h"
 #include "context_parallel/gpu_attention.h"
 #include "context_parallel/host_attention.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/device/host_scratch.h"
 #include "mesh/device/meta_device.h"

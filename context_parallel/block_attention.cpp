@@ -1,11 +1,10 @@
 #include "context_parallel/block_attention.h"
 
-#include <ATen/ATen.h>
-
 #include <stdexcept>
 #include <string>
 
 #include "context_parallel/merge.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

@@ -1,10 +1,9 @@
 #include "context_parallel/capped_attention.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <limits>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 
 namespace meshtrain {

@@ -1,13 +1,12 @@
 #include "context_parallel/gpu_attention.h"
 
-#include <ATen/ATen.h>
-
 #include <limits>
 #include <tuple>
 #include <utility>
 
 #include "context_parallel/attention_choice.h"
 #include "context_parallel/meta_window.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 
 namespace meshtrain {

@@ -1,8 +1,7 @@
 #include "context_parallel/head_exchange.h"
 
-#include <ATen/ATen.h>
-
 #include "context_parallel/wire_order.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

@@ -1,7 +1,5 @@
 #include "context_parallel/host_attention.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "context_parallel/host_heads.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/host_rows.h"
 #include "mesh/device/meta_device.h"
 #include "mesh/device/operator.h"

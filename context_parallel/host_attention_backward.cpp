@@ -1,5 +1,3 @@
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <limits>
 #include <numbers>
@@ -8,6 +6,7 @@
 
 #include "context_parallel/host_attention.h"
 #include "context_parallel/host_heads.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/operator.h"
 
 namespace meshtrain {

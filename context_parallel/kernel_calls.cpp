@@ -1,7 +1,5 @@
 #include "context_parallel/kernel_calls.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <iterator>
 #include <numeric>
@@ -9,6 +7,7 @@
 #include <stdexcept>
 
 #include "context_parallel/attention_choice.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/device/meta_device.h"
 

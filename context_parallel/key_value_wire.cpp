@@ -1,8 +1,8 @@
 #include "context_parallel/key_value_wire.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

@@ -1,12 +1,11 @@
 #include "context_parallel/local.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <stdexcept>
 
 #include "context_parallel/block_attention.h"
 #include "context_parallel/key_value_wire.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

@@ -1,8 +1,8 @@
 #include "context_parallel/merge.h"
 
-#include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/operator.h"
 
 namespace meshtrain {

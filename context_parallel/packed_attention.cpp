@@ -1,12 +1,11 @@
 #include "context_parallel/packed_attention.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <optional>
 #include <tuple>
 
 #include "context_parallel/attention_choice.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,11 +1,10 @@
 #include "context_parallel/ring.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 
 #include "context_parallel/block_attention.h"
 #include "context_parallel/key_value_wire.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

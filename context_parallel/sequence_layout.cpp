@@ -1,13 +1,12 @@
 #include "context_parallel/sequence_layout.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 
 #include "context_parallel/kernel_calls.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

@@ -1,7 +1,5 @@
 #include "context_parallel/ulysses.h"
 
-#include <ATen/ATen.h>
-
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -9,6 +7,7 @@
 #include "context_parallel/head_exchange.h"
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 
 namespace meshtrain {

@@ -1,13 +1,12 @@
 #include "context_parallel/window_attention.h"
 
-#include <ATen/ATen.h>
-
 #include <numeric>
 #include <utility>
 
 #include "context_parallel/block_attention.h"
 #include "context_parallel/blocks.h"
 #include "context_parallel/key_value_wire.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

@@ -1,10 +1,9 @@
 #include "mesh/agree.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/error_message.h"
 
 namespace meshtrain {

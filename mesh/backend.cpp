@@ -1,8 +1,8 @@
 #include "mesh/backend.h"
 
-#include <ATen/ATen.h>
-
 #include <sstream>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

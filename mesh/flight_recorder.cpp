@@ -1,10 +1,9 @@
 #include "mesh/flight_recorder.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "mesh/device/aten.h"
 #include "mesh/forwarding.h"
 #include "mesh/traffic.h"
 

@@ -1,7 +1,5 @@
 #include "mesh/group.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
@@ -9,6 +7,7 @@
 #include "mesh/backends/local.h"
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

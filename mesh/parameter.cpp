@@ -1,12 +1,11 @@
 #include "mesh/parameter.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <sstream>
 #include <stdexcept>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

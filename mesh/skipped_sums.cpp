@@ -1,7 +1,6 @@
 #include "mesh/skipped_sums.h"
 
-#include <ATen/ATen.h>
-
+#include "mesh/device/aten.h"
 #include "mesh/forwarding.h"
 
 namespace meshtrain {

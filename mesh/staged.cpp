@@ -1,9 +1,8 @@
 #include "mesh/staged.h"
 
-#include <ATen/ATen.h>
-
 #include <mutex>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/forwarding.h"
 

@@ -1,10 +1,11 @@
 #include "tensor_parallel/collectives.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
 #include <stdexcept>
 #include <string>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,9 +1,9 @@
 #include "tensor_parallel/embedding.h"
 
-#include <ATen/ATen.h>
 #include <ATen/TensorIndexing.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/operators/embedding_gradient.h"
 #include "tensor_parallel/products/leaf_gradient.h"

@@ -1,12 +1,12 @@
 #include "tensor_parallel/linear_cross_entropy.h"
 
-#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/device/meta_device.h"
 #include "tensor_parallel/collectives.h"

@@ -1,10 +1,10 @@
 #include "tensor_parallel/linear_function.h"
 
-#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/products/leaf_gradient.h"
 #include "tensor_parallel/products/matrix_product.h"

@@ -1,13 +1,12 @@
 #include "tensor_parallel/vocabulary_logits.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <limits>
 #include <sstream>
 #include <stdexcept>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "tensor_parallel/products/matrix_product.h"
 
 namespace meshtrain {

@@ -1,8 +1,8 @@
 #include "mesh/backends/local.h"
 
-#include <ATen/ATen.h>
-
 #include <stdexcept>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -33,10 +33,13 @@ auto with_lanes(at::ScalarType dtype, const Compute& compute) -> decltype(comput
 #endif
 }
 
+/// Elements of the smallest range that a thread gets (LibTorch's at::internal::GRAIN_SIZE).
+constexpr int64_t kHostGrain = 32768;
+
 /// Calls loop(first, count) for ranges of rows of `size` elements, on LibTorch's threads when they are many.
 template <class Loop>
 void for_row_ranges(int64_t rows, int64_t size, const Loop& loop) {
-  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / std::max<int64_t>(size, 1));
+  const int64_t grain = std::max<int64_t>(1, kHostGrain / std::max<int64_t>(size, 1));
   at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) { loop(begin, end - begin); });
 }
 

@@ -1,6 +1,5 @@
 #include "tensor_parallel/operators/embedding_gradient.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>
@@ -9,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "mesh/device/aten.h"
+#include "mesh/device/host_rows.h"
 #include "mesh/device/operator.h"
 #include "mesh/device/row_chunks.h"
 
@@ -22,7 +23,7 @@ void add_segments(const at::Tensor& into, const at::Tensor& sorted, const at::Te
   const int64_t *id = sorted.const_data_ptr<int64_t>(), *token = order.const_data_ptr<int64_t>();
   const Half* from = dy.const_data_ptr<Half>();
   Half* to = into.data_ptr<Half>();
-  at::parallel_for(0, size, std::max<int64_t>(1, at::internal::GRAIN_SIZE / tokens), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, size, std::max<int64_t>(1, kHostGrain / tokens), [&](int64_t begin, int64_t end) {
     std::vector<float> sum(static_cast<size_t>(end - begin));
     for (int64_t t = 0; t < tokens && id[t] < rows;) {
       std::fill(sum.begin(), sum.end(), 0.0f);

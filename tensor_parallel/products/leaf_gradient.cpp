@@ -1,12 +1,12 @@
 #include "tensor_parallel/products/leaf_gradient.h"
 
-#include <ATen/ATen.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <functional>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/gradient_state.h"
 
 namespace meshtrain {

@@ -1,6 +1,5 @@
 #include "tensor_parallel/products/matrix_product.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/device/host_rows.h"
 #include "mesh/device/host_scratch.h"

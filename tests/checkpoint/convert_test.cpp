@@ -1,9 +1,9 @@
 // Checkpoints of every mesh, exported to Hugging Face folders and imported from them.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "mesh/base/files/glob.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
 #include "runtime/training/model/transformer.h"

@@ -1,6 +1,5 @@
 // An incomplete or damaged checkpoint is never used.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -8,6 +7,7 @@
 #include <random>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"

@@ -2,12 +2,12 @@
 
 #include "runtime/program/generate/generate.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "runtime/program/generate/model_source.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"

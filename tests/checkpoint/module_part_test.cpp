@@ -1,7 +1,6 @@
 // A module in a ModulePart: its first values, its use after training, and mistakes in a step.
 #include "runtime/training/trainer/module_part.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
@@ -10,6 +9,7 @@
 #include <stdexcept>
 
 #include "mesh/agree.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/trainer/trainer.h"
 #include "tests/support/hosts.h"
 #include "tests/support/world.h"

@@ -1,10 +1,10 @@
 // An optimizer that this program registers gives the same result on every mesh and in every mode, also after a resume.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/run/preflight.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"

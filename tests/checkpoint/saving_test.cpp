@@ -1,7 +1,6 @@
 // Saves and resumes a module in a ModulePart by the functions that users of the library call.
 #include "runtime/training/trainer/saving.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
@@ -9,6 +8,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/trainer/module_part.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/messages.h"

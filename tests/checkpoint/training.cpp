@@ -1,12 +1,11 @@
 #include "tests/checkpoint/training.h"
 
-#include <ATen/ATen.h>
-
 #include <cstring>
 #include <limits>
 #include <utility>
 
 #include "mesh/agree.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/export_model.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/exported_model.h"

@@ -1,6 +1,5 @@
 // Ranks that issue collectives, of which one makes a mistake: collective_faults KIND RANK, under mpirun. The watch has
 // to end it; exit status 3 when nothing was wrong, 4 when the mistake passed unseen.
-#include <ATen/ATen.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "runtime/program/launch/connect.h"
 #include "runtime/program/watch/phase.h"

@@ -1,5 +1,4 @@
 // The cost of attention: kernel calls, copies and communication.
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -10,6 +9,7 @@
 #include "context_parallel/attention.h"
 #include "context_parallel/choice.h"
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/context_parallel/score_counter.h"

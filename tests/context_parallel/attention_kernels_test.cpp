@@ -1,9 +1,9 @@
 #include "context_parallel/attention_kernels.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "context_parallel/capped_attention.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/device/memory.h"
 #include "tests/context_parallel/reference.h"

@@ -1,6 +1,5 @@
 #include "context_parallel/attention.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -8,6 +7,7 @@
 #include <stdexcept>
 
 #include "context_parallel/choice.h"
+#include "mesh/device/aten.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/support/world.h"
 

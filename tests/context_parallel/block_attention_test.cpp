@@ -1,11 +1,11 @@
 #include "context_parallel/block_attention.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <stdexcept>
 
+#include "mesh/device/aten.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/support/world.h"
 

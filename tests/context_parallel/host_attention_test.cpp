@@ -1,6 +1,5 @@
 #include "context_parallel/host_attention.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/host_rows.h"
 #include "mesh/device/meta_device.h"
 #include "tests/context_parallel/reference.h"

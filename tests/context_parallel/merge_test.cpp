@@ -1,8 +1,8 @@
 #include "context_parallel/merge.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/support/world.h"

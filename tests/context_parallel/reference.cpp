@@ -1,8 +1,8 @@
 #include "tests/context_parallel/reference.h"
 
-#include <ATen/ATen.h>
-
 #include <limits>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain::testing {
 

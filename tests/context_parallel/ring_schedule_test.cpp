@@ -1,5 +1,4 @@
 // Overlap is real: a hop is issued before the blocks that compute during it, and waited for after them.
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "context_parallel/attention.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

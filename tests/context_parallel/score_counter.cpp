@@ -1,4 +1,3 @@
-// Built with NDEBUG, as LibTorch is: otherwise RecordFunction::inputs() asserts on a flag that LibTorch never sets.
 #include "tests/context_parallel/score_counter.h"
 
 #include <ATen/core/Tensor.h>

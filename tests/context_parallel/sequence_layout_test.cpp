@@ -1,11 +1,11 @@
 #include "context_parallel/sequence_layout.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,12 +1,12 @@
 // The kernels of the CUDA plug-in, compiled for the CPU, against fp64: the tests of tests/gpu, on a machine without a
 // GPU.   MESHTRAIN_SEED=N: other numbers
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
 
+#include "mesh/device/aten.h"
 #include "tests/emulated/operators.h"
 #include "tests/gpu/reference.h"
 

@@ -1,6 +1,5 @@
 #include "tests/emulated/operators.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "tests/emulated/machine.h"
 
 namespace meshtrain::emulated {

@@ -1,12 +1,12 @@
 // Errors of a CUDA version are found when its operator is called.
 #include "tests/emulated/operators.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
 #include <string>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/operator.h"
 
 namespace meshtrain {

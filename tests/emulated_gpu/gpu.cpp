@@ -1,7 +1,7 @@
 // The emulated GPU for tests of tests/gpu.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"

@@ -1,11 +1,11 @@
 // Memory that the plug-in releases returns to the GPU.
-#include <ATen/ATen.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "mesh/backends/nccl/nccl.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "mesh/group.h"
 #include "tests/gpu/reference.h"

@@ -1,5 +1,4 @@
 // Groups over NCCL: queues that do not wait for each other, a host that does not poll, and limits that end waits.
-#include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "mesh/backends/nccl/nccl.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/device_mesh.h"
 #include "mesh/link.h"

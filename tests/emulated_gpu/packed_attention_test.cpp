@@ -1,6 +1,5 @@
 // Attention over several ranks for samples that are divided into documents, on the emulated GPU, against its
 // definition.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -8,6 +7,7 @@
 #include "context_parallel/choice.h"
 #include "context_parallel/kernel_calls.h"
 #include "context_parallel/packed_attention.h"
+#include "mesh/device/aten.h"
 #include "mesh/staged.h"
 #include "runtime/training/model/operators/rope.h"
 #include "tests/context_parallel/reference.h"

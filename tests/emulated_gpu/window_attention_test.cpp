@@ -1,10 +1,10 @@
 // Windows and softcaps on the emulated GPU, against the definition: flash attention's own window on one rank, its own
 // and the other blocks over several ranks, inside documents too.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "context_parallel/attention.h"
 #include "context_parallel/choice.h"
+#include "mesh/device/aten.h"
 #include "mesh/staged.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/gpu/kernel_counter.h"

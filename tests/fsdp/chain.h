@@ -1,12 +1,11 @@
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "fsdp/fsdp.h"
+#include "mesh/device/aten.h"
 #include "tests/support/hosts.h"
 #include "tests/support/world.h"
 

@@ -1,10 +1,10 @@
 // Communication and memory of a step of each mode, against the formulas (options.h).
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <numeric>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "mesh/device_mesh.h"
 #include "tests/fsdp/chain.h"

@@ -1,9 +1,9 @@
 #include "fsdp/flat_buffer.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "fsdp/lent_memory.h"
+#include "mesh/device/aten.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {

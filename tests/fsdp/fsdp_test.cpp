@@ -1,12 +1,12 @@
 #include "fsdp/fsdp.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <stdexcept>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "mesh/forwarding.h"
 #include "tests/fsdp/chain.h"
 #include "tests/support/scratch.h"

@@ -1,5 +1,4 @@
 // Modules that Fsdp refuses, and facts about modules that an optimizer needs.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -8,6 +7,7 @@
 
 #include "fsdp/fsdp.h"
 #include "fsdp/module.h"
+#include "mesh/device/aten.h"
 #include "tests/fsdp/chain.h"
 #include "tests/fsdp/modules.h"
 

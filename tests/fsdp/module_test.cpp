@@ -1,6 +1,5 @@
 #include "fsdp/module.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -9,6 +8,7 @@
 #include <stdexcept>
 
 #include "fsdp/fsdp.h"
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "tests/fsdp/chain.h"
 #include "tests/fsdp/modules.h"

@@ -1,12 +1,12 @@
 // Sums of gradients over the ranks that units are neither cut over nor repeated on: cp for every parameter, and tp for
 // gradients that are partial there.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <memory>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "tests/fsdp/chain.h"
 

@@ -1,5 +1,4 @@
 // Collectives overlap with computation and work in place: the order of issue, wait and computation.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -8,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "tests/fsdp/chain.h"
 
 namespace meshtrain {

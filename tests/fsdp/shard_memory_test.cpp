@@ -1,6 +1,5 @@
 #include "fsdp/shard_memory.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -10,6 +9,7 @@
 #include <filesystem>
 #include <string>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"

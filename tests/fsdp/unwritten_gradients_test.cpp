@@ -1,12 +1,12 @@
 // Gradients that layers write themselves: not set to zero before, zero where nobody writes, and without old values of
 // the memory.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
 #include <stdexcept>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/gradient_state.h"
 #include "tests/fsdp/chain.h"
 #include "tests/support/zero_recorder.h"

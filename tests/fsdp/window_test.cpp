@@ -1,6 +1,5 @@
 // Parameters and gradients in memory that the ranks of a host share: offsets are right, nobody writes data that a peer
 // still reads, and results equal those without windows.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -8,6 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "mesh/device/aten.h"
 #include "mesh/skipped_sums.h"
 #include "tests/fsdp/chain.h"
 #include "tests/support/commands.h"

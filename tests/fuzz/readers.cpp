@@ -1,12 +1,11 @@
 #include "tests/fuzz/readers.h"
 
-#include <ATen/ATen.h>
-
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
 #include "runtime/program/generate/chat_prompts.h"

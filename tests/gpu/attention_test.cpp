@@ -1,4 +1,3 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -7,6 +6,7 @@
 #include "context_parallel/attention_choice.h"
 #include "context_parallel/attention_kernels.h"
 #include "context_parallel/block_attention.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 

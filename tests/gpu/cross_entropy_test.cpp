@@ -1,6 +1,6 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/operators/cross_entropy_rows.h"
 #include "tests/gpu/reference.h"
 

@@ -1,6 +1,6 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/operators/embedding_gradient.h"
 #include "tests/gpu/reference.h"
 

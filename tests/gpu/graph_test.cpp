@@ -1,8 +1,8 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 

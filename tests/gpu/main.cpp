@@ -2,7 +2,6 @@
 //
 //   build/release/tests/gpu_tests                      MESHTRAIN_SEED=N: the numbers of an earlier run
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -13,6 +12,7 @@
 #include <random>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 

@@ -1,7 +1,7 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "context_parallel/merge.h"
+#include "mesh/device/aten.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {

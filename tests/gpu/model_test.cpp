@@ -1,7 +1,7 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/model/operators/glu.h"
 #include "runtime/training/model/operators/rms_norm.h"

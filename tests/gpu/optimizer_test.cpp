@@ -1,9 +1,9 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <optional>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/optimizer/operators/stochastic_rounding.h"
 #include "runtime/training/trainer/operators/squared_norm.h"

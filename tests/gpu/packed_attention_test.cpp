@@ -1,5 +1,4 @@
 // Attention inside packed documents: variable-length calls against one call per document on the host.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 
 #include "context_parallel/block_attention.h"
 #include "context_parallel/local.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "tests/gpu/kernel_counter.h"
 #include "tests/gpu/reference.h"

@@ -1,9 +1,9 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/products/matrix_product.h"
 #include "tests/gpu/reference.h"
 

@@ -1,11 +1,12 @@
 #include "tests/gpu/reference.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain::testing {
 

@@ -1,12 +1,12 @@
 // The activations of a step are distributed over context-parallel ranks, and each layer has as many as documented.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"

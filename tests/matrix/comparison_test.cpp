@@ -2,11 +2,11 @@
 
 #include "runtime/program/verify/comparison.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/verify/replicas.h"
 #include "tests/support/world.h"
 

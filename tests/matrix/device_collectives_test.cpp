@@ -1,6 +1,5 @@
 // Collectives of GPU tensors, on every transport, against those of host tensors. Ranks may share a GPU; NCCL runs when
 // none is shared, also on one rank. Without a GPU the tests are skipped.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +11,7 @@
 #include "mesh/agree.h"
 #include "mesh/backends/nccl/nccl.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "mesh/device_mesh.h"
 #include "mesh/staged.h"

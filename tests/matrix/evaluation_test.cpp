@@ -2,7 +2,6 @@
 
 #include "runtime/training/transformer/evaluation.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "runtime/program/recipe/decisions.h"
 #include "tests/matrix/cell.h"

@@ -2,12 +2,12 @@
 
 #include "runtime/program/hf/export_model.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/model/folder_tensors.h"

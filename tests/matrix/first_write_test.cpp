@@ -1,7 +1,6 @@
 // The first backward of a step writes gradients and the others add to them. The bits are those of zeros to which all
 // backwards add, whatever the memory held before, and only ranges that no layer writes are set to zero.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -9,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/world.h"

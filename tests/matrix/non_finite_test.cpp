@@ -1,11 +1,11 @@
 // A step whose loss or gradients are not finite changes nothing, on every rank, for any cut of the model.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <map>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "tests/matrix/cell.h"

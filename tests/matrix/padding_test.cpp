@@ -1,8 +1,8 @@
 // With model.freeze_padding_row every mesh computes what one rank computes.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

@@ -3,7 +3,6 @@
 
 #include "mesh/parameter_index.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -12,6 +11,7 @@
 #include <set>
 
 #include "mesh/agree.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/export_model.h"
 #include "runtime/program/verify/comparison.h"
 #include "runtime/program/verify/replicas.h"

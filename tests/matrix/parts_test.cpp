@@ -1,11 +1,11 @@
 // A trainer of any parts: a Transformer in two or three parts gives the same bits as in one part, and parts need not be
 // a Transformer.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/model/initialize.h"
 #include "runtime/training/optimizer/box_optimizer.h"
 #include "runtime/training/trainer/schedule.h"

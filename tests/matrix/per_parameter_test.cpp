@@ -1,13 +1,13 @@
 // Settings of single parameters, on every mesh: frozen ones, Muon's matrices, their metrics, and units of several
 // blocks.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <map>
 
 #include "mesh/base/files/glob.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "runtime/training/optimizer/cut_matrix.h"

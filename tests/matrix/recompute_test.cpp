@@ -1,8 +1,8 @@
 // Activation checkpointing does not change the bits of a training run, on any mesh.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

@@ -1,11 +1,11 @@
 // The comparison detects broken rules: each rule of arithmetic is broken on purpose, and the result must differ from
 // one rank.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "mesh/device/aten.h"
 #include "mesh/skipped_sums.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/exported_model.h"

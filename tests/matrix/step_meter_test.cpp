@@ -2,12 +2,12 @@
 
 #include "runtime/program/run/step_meter.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "runtime/training/transformer/transformer_trainer.h"

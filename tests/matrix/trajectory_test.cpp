@@ -8,7 +8,6 @@
 // layers, which are rounded to bf16, are summed in another order from the first step on. This difference does not grow,
 // and is compared with the widest spread of all steps.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include <numeric>
 #include <random>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/skipped_sums.h"
 #include "runtime/program/recipe/decisions.h"

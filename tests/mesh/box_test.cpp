@@ -1,10 +1,11 @@
 #include "mesh/box.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <stdexcept>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,9 +1,9 @@
 // Every collective: dtype x length x piece size x in place or not, against results computed from rank and size.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 
+#include "mesh/device/aten.h"
 #include "mesh/group.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/world.h"

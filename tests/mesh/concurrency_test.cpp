@@ -1,5 +1,4 @@
 // Collectives of different groups run concurrently and without calls from the user.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -7,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/scratch.h"

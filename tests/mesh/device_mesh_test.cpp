@@ -1,6 +1,5 @@
 #include "mesh/device_mesh.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "mesh/backends/dry_run.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/forwarding.h"
 #include "tests/support/world.h"
 

@@ -1,6 +1,5 @@
 // A failing rank ends the job at once, with its message and a status other than 0, and no process remains. The tests of
 // suite Victim fail on purpose; the others run them, under their own mpirun.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <thread>
 
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "tests/support/commands.h"
 #include "tests/support/files.h"
 #include "tests/support/world.h"

@@ -1,11 +1,11 @@
 #include "mesh/flight_recorder.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <thread>
 
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "tests/support/world.h"
 

@@ -1,11 +1,11 @@
 #include "mesh/forwarding.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "mesh/skipped_sums.h"
 #include "mesh/staged.h"

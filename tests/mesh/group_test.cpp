@@ -1,6 +1,5 @@
 #include "mesh/group.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -9,6 +8,7 @@
 
 #include "mesh/backends/dry_run.h"
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/messages.h"
 #include "tests/support/world.h"

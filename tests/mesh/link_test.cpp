@@ -1,7 +1,6 @@
 // Messages from one rank to another: values, order, queues, bytes, and the order in which pipelines deadlock.
 #include "mesh/link.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "mesh/backends/dry_run.h"
 #include "mesh/backends/nccl/calls.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "mesh/flight_recorder.h"
 #include "mesh/instrumented.h"
@@ -218,10 +218,10 @@ TEST(Link, IsASendAndAReceiveOfNccl) {
     const at::Tensor tensor = at::empty({numel}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
     return nccl_calls({.kind = Collective::Kind::Message, .output = tensor, .input = {}, .from = 0, .to = 1}, rank, 2);
   };
-  using Calls = std::vector<NcclCall>;
-  EXPECT_EQ(calls(0, 6), (Calls{{NcclCall::Kind::Send, 1, 0, 0, 6}}));
-  EXPECT_EQ(calls(1, 6), (Calls{{NcclCall::Kind::Receive, 0, 0, 0, 6}}));
-  EXPECT_EQ(calls(1, 0), Calls{});
+  using Expected = std::vector<NcclCall>;
+  EXPECT_EQ(calls(0, 6), (Expected{{NcclCall::Kind::Send, 1, 0, 0, 6}}));
+  EXPECT_EQ(calls(1, 6), (Expected{{NcclCall::Kind::Receive, 0, 0, 0, 6}}));
+  EXPECT_EQ(calls(1, 0), Expected{});
 }
 
 TEST_F(Links, AreSeenByTheFlightRecorder) {

@@ -1,11 +1,11 @@
 // The number of messages that a rank really sends: this file intercepts the calls of MPI.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <mpi.h>
 
 #include <atomic>
 
 #include "mesh/backends/mpi/rank_pattern.h"
+#include "mesh/device/aten.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/world.h"
 

@@ -1,11 +1,11 @@
 #include "mesh/parameter.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "mesh/parameter_index.h"
 #include "tests/support/world.h"
 

@@ -1,10 +1,10 @@
 // Sibling groups that hold the same values sum them in one order, on any hosts and in any memory.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/hosts.h"

@@ -1,8 +1,8 @@
 #include "mesh/skipped_sums.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "tests/support/world.h"
 

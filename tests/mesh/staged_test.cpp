@@ -1,11 +1,11 @@
 // Collectives on copies in other memory give the results of those in place. CPU tensors are staged like a device's.
 #include "mesh/staged.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "tests/support/world.h"
 

@@ -1,11 +1,11 @@
 #include "mesh/traffic.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "mesh/instrumented.h"
 

@@ -1,5 +1,4 @@
 // Windows when memory for them is short.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/backends/mpi/shared_memory/board.h"
 #include "mesh/base/cgroup.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/commands.h"

@@ -1,6 +1,5 @@
 // Memory that a group allocates, and collectives in it: on real hosts, on ranks of one host that simulate several, and
 // when space is refused.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include "mesh/backends/dry_run.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/backends/mpi/shared_memory/board.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "mesh/device_mesh.h"
 #include "mesh/host_map.h"

@@ -1,4 +1,3 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -8,6 +7,7 @@
 #include "mesh/backends/local.h"
 #include "mesh/backends/mpi/launcher.h"
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {

@@ -1,10 +1,11 @@
 #include "tests/support/scratch.h"
 
-#include <ATen/ATen.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <string>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain::testing {
 

@@ -1,4 +1,3 @@
-// Built with NDEBUG, as LibTorch is: otherwise RecordFunction::inputs() asserts on a flag that LibTorch never sets.
 #include "tests/support/zero_recorder.h"
 
 #include <ATen/record_function.h>

@@ -1,10 +1,10 @@
 #include "tensor_parallel/collectives.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
+#include "mesh/device/aten.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 

@@ -1,10 +1,10 @@
 #include "tensor_parallel/operators/cross_entropy_rows.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/device/meta_device.h"
 #include "tests/support/world.h"

@@ -1,9 +1,9 @@
 #include "tensor_parallel/embedding.h"
 
-#include <ATen/ATen.h>
 #include <ATen/TensorIndexing.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/row_chunks.h"
 #include "tensor_parallel/linear_function.h"
 #include "tests/support/world.h"

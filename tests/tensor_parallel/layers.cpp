@@ -1,11 +1,10 @@
 #include "tests/tensor_parallel/layers.h"
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {

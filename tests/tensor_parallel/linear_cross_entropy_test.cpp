@@ -1,6 +1,5 @@
 #include "tensor_parallel/linear_cross_entropy.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/device/memory.h"
 #include "mesh/device/row_chunks.h"

@@ -1,11 +1,11 @@
 #include "tensor_parallel/linear.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 

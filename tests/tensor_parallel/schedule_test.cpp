@@ -1,4 +1,3 @@
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/meta_device.h"
 #include "mesh/device/row_chunks.h"
 #include "tensor_parallel/embedding.h"

@@ -1,8 +1,8 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <optional>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
 #include "tensor_parallel/linear_cross_entropy.h"

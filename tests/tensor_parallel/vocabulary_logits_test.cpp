@@ -1,11 +1,11 @@
 #include "tensor_parallel/vocabulary_logits.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <stdexcept>
 
+#include "mesh/device/aten.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 

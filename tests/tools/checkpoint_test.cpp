@@ -1,10 +1,10 @@
 // Checkpoints to Hugging Face folders and back, as users convert them.
 
-#include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
 
 #include <fstream>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/carried_over.h"
 #include "runtime/training/safetensors/folder.h"
 #include "runtime/training/trainer/module_part.h"

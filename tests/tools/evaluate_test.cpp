@@ -1,10 +1,9 @@
 // `meshtrain evaluate` as its users run it.
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <filesystem>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/model/ignored_label.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/runtime/training/data/megatron_files.h"

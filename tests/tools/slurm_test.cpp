@@ -57,8 +57,6 @@ class SlurmScript : public TrainProgram {
   }
 };
 
-const std::vector<std::string> kForever = {"--set", "train.steps=1000000"};
-
 TEST_F(SlurmScript, IsQueuedAgainShortlyBeforeItsTimeEndsAndGoesOn) {
   size_t steps = 0;
   {

@@ -13,6 +13,9 @@
 
 namespace meshtrain::testing {
 
+/// Arguments of a run that goes on until the test ends it.
+inline const std::vector<std::string> kForever = {"--set", "train.steps=1000000"};
+
 /// A test of `meshtrain train` on several ranks, in a folder with a recipe of a tiny model and its tokens.
 class TrainProgram : public ::testing::Test {
  protected:

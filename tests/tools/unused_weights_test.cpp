@@ -1,9 +1,8 @@
 // Tensors that a Hugging Face folder has and its configuration does not use, in every command that loads one.
 
-#include <ATen/ATen.h>
-
 #include <map>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/safetensors/folder.h"
 #include "runtime/training/safetensors/writer.h"
 #include "tests/tools/train_program.h"

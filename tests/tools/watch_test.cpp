@@ -163,8 +163,6 @@ class WatchedHosts : public WatchedRanks {
   std::optional<Program> program_;
 };
 
-const std::vector<std::string> kForever = {"--set", "train.steps=1000000"};
-
 TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
   for (const int size : sizes_of_host()) {
     SCOPED_TRACE(size);

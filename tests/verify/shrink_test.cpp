@@ -1,6 +1,5 @@
 #include "runtime/program/verify/shrink.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/glob.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/recipe/patterns.h"

@@ -8,6 +8,7 @@
 
 #include "mesh/backends/mpi/launcher.h"
 #include "mesh/base/error.h"
+#include "mesh/base/version.h"
 #include "runtime/program/yaml/suggest.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/foreign_options.h"
@@ -105,7 +106,7 @@ int run(int argc, char** argv) {
       "  tools/ranks 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"
       "  mpirun -n 8 meshtrain verify recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2",
       "meshtrain");
-  app.set_version_flag("--version", "meshtrain " MESHTRAIN_VERSION);
+  app.set_version_flag("--version", std::string("meshtrain ") + version());
   app.footer(
       "meshtrain COMMAND --help says more about each. One that takes longer than 10 s says on stderr how far it is.\n"
       "Exit status: 0 done; 1 failed at run time; 2 the input is wrong; 75 stopped on request, to be continued.");

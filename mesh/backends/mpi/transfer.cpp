@@ -1,13 +1,12 @@
 #include "mesh/backends/mpi/transfer.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
 
 #include "mesh/backends/mpi/call.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

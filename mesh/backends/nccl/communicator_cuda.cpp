@@ -1,6 +1,5 @@
 #include "mesh/backends/nccl/communicator_cuda.h"
 
-#include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/device_graph_cuda.h"
 
 // CUDA 13 has had no older one.

@@ -1,6 +1,5 @@
 #include "mesh/backends/nccl/nccl.h"
 
-#include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <nccl.h>
@@ -14,6 +13,7 @@
 #include "mesh/backends/local.h"
 #include "mesh/backends/nccl/calls.h"
 #include "mesh/backends/nccl/communicator_cuda.h"
+#include "mesh/device/aten.h"
 #include "mesh/group.h"
 
 namespace meshtrain {

@@ -1,6 +1,5 @@
 #include "mesh/backends/nccl/user_buffers_cuda.h"
 
-#include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
@@ -8,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <utility>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain::nccl {
 struct UserBuffers::Owner {

@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr uint8_t kCategory = 0x1F, kNumeric = 0x20, kWord = 0x40, kSpace = 0x80;
+constexpr uint8_t kCategory = 0x1F, kNumeric = 0x20, kWord = 0x40, kSpaceBit = 0x80;
 constexpr std::array<std::string_view, kCategories> kNames = {
     "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
     "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn"};
@@ -36,7 +36,7 @@ int category_of(uint32_t code_point) {
 }
 
 bool is_space(uint32_t code_point) {
-  return (class_of(code_point) & kSpace) != 0;
+  return (class_of(code_point) & kSpaceBit) != 0;
 }
 
 bool is_numeric(uint32_t code_point) {

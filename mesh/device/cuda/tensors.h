@@ -1,11 +1,11 @@
 #pragma once
 
-#include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <initializer_list>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/element.h"
 
 namespace meshtrain::cuda {

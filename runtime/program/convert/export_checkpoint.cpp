@@ -1,7 +1,5 @@
 #include "runtime/program/convert/export_checkpoint.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -11,6 +9,7 @@
 #include "mesh/base/error.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/convert/freed_memory.h"
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/recipe/decisions.h"

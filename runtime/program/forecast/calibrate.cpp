@@ -1,7 +1,5 @@
 #include "runtime/program/forecast/calibrate.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,6 +16,7 @@
 #include "mesh/base/error.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "mesh/host_map.h"
 #include "runtime/program/forecast/forecast.h"

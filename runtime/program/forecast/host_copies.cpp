@@ -1,6 +1,5 @@
 #include "runtime/program/forecast/host_copies.h"
 
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
 #include <memory>
@@ -8,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/host_scratch.h"
 
 namespace meshtrain {

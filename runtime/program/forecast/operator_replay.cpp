@@ -1,6 +1,5 @@
 #include "runtime/program/forecast/operator_replay.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/products/matrix_product.h"
 
 namespace meshtrain {

@@ -1,13 +1,12 @@
 #include "runtime/program/generate/generate.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <string>
 
 #include "mesh/agree.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

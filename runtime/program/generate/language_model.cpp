@@ -1,11 +1,10 @@
 #include "runtime/program/generate/language_model.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/transformer/parallelize.h"
 
 namespace meshtrain {

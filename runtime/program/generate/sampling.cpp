@@ -1,13 +1,12 @@
 #include "runtime/program/generate/sampling.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 
 #include "mesh/base/philox.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

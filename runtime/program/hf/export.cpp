@@ -1,12 +1,11 @@
 #include "runtime/program/hf/export.h"
 
-#include <ATen/ATen.h>
-
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "mesh/base/files/output_file.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/training/model/folder_tensors.h"
 

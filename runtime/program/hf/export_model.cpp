@@ -1,11 +1,10 @@
 #include "runtime/program/hf/export_model.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <optional>
 
 #include "mesh/agree.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/export.h"
 
 namespace meshtrain {

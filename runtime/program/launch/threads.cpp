@@ -1,6 +1,5 @@
 #include "runtime/program/launch/threads.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <sched.h>
 
@@ -15,6 +14,7 @@
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

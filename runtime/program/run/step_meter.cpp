@@ -1,7 +1,5 @@
 #include "runtime/program/run/step_meter.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "mesh/agree.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

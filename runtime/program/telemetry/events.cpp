@@ -7,6 +7,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "mesh/base/version.h"
 #include "runtime/program/telemetry/late_write.h"
 
 namespace meshtrain {
@@ -89,7 +90,7 @@ std::string append_event(const StartEvent& started) {
   for (const std::string& host : started.hosts) {
     if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   }
-  return append("started", {{"version", MESHTRAIN_VERSION},
+  return append("started", {{"version", version()},
                             {"name", started.name},
                             {"mesh", object_of(started.mesh)},
                             {"ranks", started.hosts.size()},

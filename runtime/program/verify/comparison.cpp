@@ -1,11 +1,10 @@
 #include "runtime/program/verify/comparison.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/verify/worst_rank.h"
 
 namespace meshtrain {

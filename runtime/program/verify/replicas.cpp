@@ -1,7 +1,6 @@
 #include "runtime/program/verify/replicas.h"
 
-#include <ATen/ATen.h>
-
+#include "mesh/device/aten.h"
 #include "runtime/program/verify/worst_rank.h"
 
 namespace meshtrain {

@@ -1,7 +1,5 @@
 #include "runtime/program/verify/shrink.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "mesh/base/files/glob.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/patterns.h"
 
 namespace meshtrain {

@@ -1,10 +1,9 @@
 #include "runtime/program/verify/trace.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 
 #include "mesh/base/progress.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 
 namespace meshtrain {

@@ -1,7 +1,5 @@
 #include "runtime/program/verify/verify.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "mesh/base/available_memory.h"
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 #include "mesh/skipped_sums.h"
 #include "runtime/program/forecast/forecast.h"
 #include "runtime/program/forecast/mesh_forecast.h"

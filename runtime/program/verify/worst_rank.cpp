@@ -1,8 +1,8 @@
 #include "runtime/program/verify/worst_rank.h"
 
-#include <ATen/ATen.h>
-
 #include <limits>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

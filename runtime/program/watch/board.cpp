@@ -1,6 +1,5 @@
 #include "runtime/program/watch/board.h"
 
-#include <ATen/ATen.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,6 +17,7 @@
 #include <utility>
 
 #include "mesh/base/files/descriptor.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,6 +1,5 @@
 #include "runtime/program/watch/flight_files.h"
 
-#include <ATen/ATen.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/telemetry/late_write.h"
 
 namespace meshtrain {

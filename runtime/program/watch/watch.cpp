@@ -1,6 +1,5 @@
 #include "runtime/program/watch/watch.h"
 
-#include <ATen/ATen.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <cstdio>
 
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/telemetry/error_line.h"
 #include "runtime/program/watch/flight_files.h"
 #include "runtime/program/watch/phase.h"

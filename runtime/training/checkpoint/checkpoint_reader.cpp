@@ -1,8 +1,7 @@
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 
-#include <ATen/ATen.h>
-
 #include "mesh/base/files/file_reader.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/checkpoint/damage.h"
 
 namespace meshtrain {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "mesh/base/version.h"
 #include "runtime/training/checkpoint/manifest_seal.h"
 #include "runtime/training/checkpoint/packer.h"
 #include "runtime/training/safetensors/tensor_entry.h"
@@ -99,7 +100,7 @@ std::map<std::string, NumberedTensor> number_tensors(const std::vector<std::stri
 ordered_json json_of(const CheckpointHead& head) {
   ordered_json object;
   object["format"] = kManifestFormat;
-  object["versions"] = {{"meshtrain", MESHTRAIN_VERSION}, {"torch", TORCH_VERSION}, {kScheduleVersion, kSchedule}};
+  object["versions"] = {{"meshtrain", version()}, {"torch", TORCH_VERSION}, {kScheduleVersion, kSchedule}};
   object["step"] = head.state.step;
   object["samples"] = head.state.num_samples;
   object["updates"] = head.state.num_updates;

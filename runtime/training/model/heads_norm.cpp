@@ -1,8 +1,8 @@
 #include "runtime/training/model/heads_norm.h"
 
-#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "tensor_parallel/products/leaf_gradient.h"
 

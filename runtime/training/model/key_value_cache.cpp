@@ -1,7 +1,5 @@
 #include "runtime/training/model/key_value_cache.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -10,6 +8,7 @@
 #include "context_parallel/block_attention.h"
 #include "context_parallel/blocks.h"
 #include "context_parallel/kernel_calls.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

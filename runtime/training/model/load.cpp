@@ -1,7 +1,6 @@
 #include "runtime/training/model/load.h"
 
-#include <ATen/ATen.h>
-
+#include "mesh/device/aten.h"
 #include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/unused_weights.h"
 

@@ -1,6 +1,5 @@
 #include "runtime/training/model/recompute.h"
 
-#include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -8,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "mesh/device/aten.h"
 #include "tensor_parallel/collectives.h"
 
 namespace meshtrain {

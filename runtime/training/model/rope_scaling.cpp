@@ -1,6 +1,5 @@
 #include "runtime/training/model/rope_scaling.h"
 
-#include <ATen/ATen.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,9 +1,8 @@
 #include "runtime/training/model/transformer.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/model/families.h"
 #include "runtime/training/model/ignored_label.h"
 #include "tensor_parallel/linear_cross_entropy.h"

@@ -1,6 +1,5 @@
 #include "runtime/training/model/unused_weights.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/tensor_names.h"
 #include "runtime/training/model/transformer.h"

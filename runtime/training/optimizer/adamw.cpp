@@ -1,6 +1,5 @@
 #include "runtime/training/optimizer/adamw.h"
 
-#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "fsdp/shard_memory.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/host_rows.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/optimizer/operators/adamw_host.h"

@@ -1,10 +1,9 @@
 #include "runtime/training/optimizer/box_optimizer.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 
 #include "fsdp/shard_memory.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

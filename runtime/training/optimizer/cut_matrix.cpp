@@ -1,9 +1,9 @@
 #include "runtime/training/optimizer/cut_matrix.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <numeric>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

@@ -1,11 +1,10 @@
 #include "runtime/training/optimizer/muon.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/optimizer/newton_schulz.h"
 
 namespace meshtrain {

@@ -1,12 +1,11 @@
 #include "runtime/training/optimizer/newton_schulz.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/host_scratch.h"
 
 namespace meshtrain {

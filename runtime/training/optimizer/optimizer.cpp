@@ -1,12 +1,11 @@
 #include "runtime/training/optimizer/optimizer.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/optimizer/adamw.h"
 #include "runtime/training/optimizer/muon.h"
 #include "runtime/training/optimizer/sgd.h"

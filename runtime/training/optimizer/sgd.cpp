@@ -1,8 +1,7 @@
 #include "runtime/training/optimizer/sgd.h"
 
-#include <ATen/ATen.h>
-
 #include "fsdp/shard_memory.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

@@ -1,7 +1,5 @@
 #include "runtime/training/trainer/checkpoints.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +7,7 @@
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/files/output_file.h"
+#include "mesh/device/aten.h"
 #include "mesh/host_map.h"
 #include "runtime/training/checkpoint/manifest_writer.h"
 #include "runtime/training/trainer/ownership.h"

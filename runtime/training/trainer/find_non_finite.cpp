@@ -1,8 +1,8 @@
 #include "runtime/training/trainer/find_non_finite.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,9 +1,9 @@
 #include "runtime/training/trainer/module_part.h"
 
-#include <ATen/ATen.h>
-
 #include <optional>
 #include <utility>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

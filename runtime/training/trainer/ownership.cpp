@@ -1,7 +1,6 @@
 #include "runtime/training/trainer/ownership.h"
 
-#include <ATen/ATen.h>
-
+#include "mesh/device/aten.h"
 #include "runtime/training/trainer/operators/squared_norm.h"
 
 namespace meshtrain {

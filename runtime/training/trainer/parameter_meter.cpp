@@ -1,12 +1,11 @@
 #include "runtime/training/trainer/parameter_meter.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <map>
 #include <string>
 
 #include "fsdp/shard_memory.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/trainer/operators/squared_norm.h"
 #include "runtime/training/trainer/ownership.h"
 

@@ -1,11 +1,12 @@
 #include "runtime/training/trainer/schedule.h"
 
-#include <ATen/ATen.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <map>
 #include <utility>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,10 +1,9 @@
 #include "runtime/training/trainer/step_graph.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "runtime/training/optimizer/optimizer.h"
 

@@ -1,9 +1,8 @@
 #include "runtime/training/trainer/step_values.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 
 namespace meshtrain {

@@ -1,6 +1,5 @@
 #include "runtime/training/trainer/trainer.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <stdexcept>
 
 #include "mesh/agree.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/flight_recorder.h"
 #include "runtime/training/trainer/schedule.h"

@@ -1,9 +1,8 @@
 #include "runtime/training/transformer/batch.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/data/documents.h"
 
 namespace meshtrain {

@@ -1,10 +1,9 @@
 #include "runtime/training/transformer/evaluation.h"
 
-#include <ATen/ATen.h>
-
 #include <chrono>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/transformer/batch.h"
 #include "runtime/training/transformer/read_ahead.h"
 

@@ -1,8 +1,8 @@
 #include "runtime/training/transformer/held_out_loss.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/transformer/batch.h"
 
 namespace meshtrain {

@@ -1,6 +1,6 @@
 #include "runtime/training/transformer/sequences.h"
 
-#include <ATen/ATen.h>
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

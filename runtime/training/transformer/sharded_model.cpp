@@ -1,12 +1,12 @@
 #include "runtime/training/transformer/sharded_model.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 

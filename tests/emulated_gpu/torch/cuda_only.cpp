@@ -1,6 +1,5 @@
 // Operators that LibTorch has only for CUDA and that meshtrain calls: attention kernels, products of halves into fp32.
 // They check the same requirements as CUDA's, and their results have CUDA's shapes, dtypes and memory orders.
-#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <array>
@@ -8,6 +7,7 @@
 #include <limits>
 #include <tuple>
 
+#include "mesh/device/aten.h"
 #include "tests/emulated_gpu/torch/cudnn.h"
 
 namespace meshtrain::emulated {

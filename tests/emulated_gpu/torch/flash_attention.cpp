@@ -1,12 +1,13 @@
 // Flash attention for variable or equal lengths, with a window; LibTorch has it only for CUDA. Results have CUDA's
 // shapes, dtypes and memory orders. They are computed from the definition, with a mask, in stream order, so that the
 // host reads no value.
-#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <limits>
 #include <optional>
 #include <tuple>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain::emulated {
 namespace {

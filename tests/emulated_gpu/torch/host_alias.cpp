@@ -1,8 +1,9 @@
 #include "tests/emulated_gpu/torch/host_alias.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain::emulated {
 

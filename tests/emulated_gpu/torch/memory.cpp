@@ -1,5 +1,4 @@
 // Operators that make tensors of the emulated GPU, change their memory, or copy between GPU and host.
-#include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/native/Resize.h>
@@ -10,6 +9,7 @@
 
 #include <cstring>
 
+#include "mesh/device/aten.h"
 #include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/emulated_gpu/torch/host_alias.h"
 

@@ -1,5 +1,4 @@
 // LibTorch's operators on the emulated GPU: those of the CPU, on the same memory, in the order of the current stream.
-#include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
@@ -8,6 +7,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "mesh/device/aten.h"
 #include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/emulated_gpu/torch/host_alias.h"
 

@@ -1,6 +1,5 @@
 #include "mesh/device/memory.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "mesh/base/available_memory.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/error_message.h"
 
 // Read by the address sanitizer, which otherwise ends the program when memory is refused.

@@ -1,13 +1,12 @@
 // Makes calls with the fault NAME, which the null GPU must notice: null_gpu_planted NAME. "none" makes the same calls
 // without a fault.
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/cuda/plugin.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/trainer/operators/squared_norm.h"

@@ -1,6 +1,5 @@
 #include "tensor_parallel/products/leaf_gradient.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -9,6 +8,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/gradient_state.h"
 #include "mesh/device/row_chunks.h"
 #include "tensor_parallel/embedding.h"

@@ -1,6 +1,5 @@
 #include "tensor_parallel/products/matrix_product.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "tensor_parallel/products/product_library.h"
 

@@ -1,10 +1,9 @@
 // The stages of a chunk: who reads and writes what, in windows and on the board.
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "mesh/backends/mpi/shared_memory/transfer.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,12 +1,11 @@
 #include "mesh/backends/mpi/shared_memory/transfer.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

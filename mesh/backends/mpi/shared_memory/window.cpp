@@ -1,10 +1,9 @@
 #include "mesh/backends/mpi/shared_memory/window.h"
 
-#include <ATen/ATen.h>
-
 #include <map>
 #include <mutex>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 
 namespace meshtrain {

@@ -1,12 +1,12 @@
 #include "runtime/training/model/operators/rope.h"
 
-#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/device/host_rows.h"

@@ -1,6 +1,5 @@
 #include "runtime/training/optimizer/operators/stochastic_rounding.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>
 #include <torch/library.h>
@@ -12,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/optimizer/operators/rounding_bits.h"
 

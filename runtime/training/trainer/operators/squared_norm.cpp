@@ -1,12 +1,12 @@
 #include "runtime/training/trainer/operators/squared_norm.h"
 
-#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/host_rows.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/trainer/operators/squared_norm_host.h"

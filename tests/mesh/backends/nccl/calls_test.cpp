@@ -1,8 +1,9 @@
 // The calls of the nccl backend, for ranks and sizes, without a GPU.
 #include "mesh/backends/nccl/calls.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,11 +1,11 @@
 // Exports and imports process a model without holding all of it.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
 #include "runtime/training/model/transformer.h"

@@ -1,8 +1,8 @@
 // Attention on the host holds for a moment what its sibling on the Meta device counts.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "context_parallel/host_attention.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "mesh/device/meta_device.h"
 #include "runtime/program/forecast/meta_memory.h"

@@ -1,10 +1,10 @@
 #include "runtime/program/forecast/operator_replay.h"
 
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include "context_parallel/attention_kernels.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,11 +1,11 @@
 #include "runtime/program/forecast/timeline.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "context_parallel/gpu_attention.h"
 #include "context_parallel/host_attention.h"
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "mesh/group.h"
 
 namespace meshtrain {

@@ -1,6 +1,5 @@
 // Compares numbers of converted recipes with the formulas of the tools, written here as in the tools' source.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <functional>
 #include <numbers>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/foreign/foreign_config.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/training/optimizer/muon.h"

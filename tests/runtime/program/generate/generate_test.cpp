@@ -3,7 +3,6 @@
 
 #include "runtime/program/generate/generate.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -13,6 +12,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "runtime/program/generate/generation_config.h"
 #include "runtime/program/generate/model_source.h"

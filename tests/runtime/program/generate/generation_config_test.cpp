@@ -3,13 +3,13 @@
 
 #include "runtime/program/generate/generation_config.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/generate/stop_strings.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/support/files.h"

@@ -1,6 +1,5 @@
 #include "runtime/program/generate/sampling.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "mesh/device/aten.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {

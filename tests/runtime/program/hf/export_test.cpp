@@ -1,6 +1,5 @@
 #include "runtime/program/hf/export.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -13,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/support/faults/faults.h"

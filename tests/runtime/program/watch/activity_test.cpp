@@ -1,9 +1,10 @@
 #include "runtime/program/watch/activity.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,11 +1,11 @@
 // The rank that all others wait for is found in made-up states of ranks.
 #include "runtime/program/watch/stall.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/watch/stall_watch.h"
 #include "tests/support/load.h"
 

@@ -1,8 +1,8 @@
 #include "runtime/training/data/documents.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/data/samples.h"
 
 namespace meshtrain {

@@ -1,11 +1,11 @@
 #include "runtime/training/model/initialize.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

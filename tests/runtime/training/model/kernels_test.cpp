@@ -1,6 +1,5 @@
 // The operators of the model: CPU versions against the same formulas in fp64, Meta versions against CPU versions.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -9,6 +8,7 @@
 
 #include <cmath>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
 #include "mesh/device/meta_device.h"
 #include "mesh/device/operator.h"

@@ -1,9 +1,9 @@
 #include "runtime/training/model/key_value_cache.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "context_parallel/attention.h"
+#include "mesh/device/aten.h"
 #include "tests/support/precision.h"
 #include "tests/support/world.h"
 

@@ -1,6 +1,5 @@
 #include "runtime/training/model/recompute.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -8,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "mesh/device/aten.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {

@@ -2,7 +2,6 @@
 
 #include "runtime/training/model/rope_scaling.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Version.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/training/model/operators/rope.h"
 #include "runtime/training/safetensors/folder.h"

@@ -2,7 +2,6 @@
 
 #include "runtime/training/model/unused_weights.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,6 +9,7 @@
 #include <map>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/load.h"

@@ -1,11 +1,11 @@
 // The AdamW operator against its formula in fp64.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <optional>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/optimizer/optimizer.h"
 #include "tests/support/world.h"

@@ -1,10 +1,10 @@
 #include "runtime/training/optimizer/muon.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "fsdp/unit_memory.h"
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/optimizer/newton_schulz.h"
 #include "tests/support/world.h"
 

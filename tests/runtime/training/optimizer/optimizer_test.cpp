@@ -1,10 +1,10 @@
 #include "runtime/training/optimizer/optimizer.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
 #include "runtime/training/optimizer/rules.h"
 #include "tests/support/world.h"

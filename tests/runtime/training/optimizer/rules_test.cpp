@@ -1,9 +1,9 @@
 #include "runtime/training/optimizer/rules.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {

@@ -1,12 +1,12 @@
 #include "runtime/training/optimizer/operators/stochastic_rounding.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/optimizer/optimizer.h"
 #include "tests/support/world.h"
 

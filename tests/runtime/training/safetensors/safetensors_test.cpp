@@ -1,6 +1,5 @@
 #include "runtime/training/safetensors/folder.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,6 +7,7 @@
 #include <random>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/safetensors/writer.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"

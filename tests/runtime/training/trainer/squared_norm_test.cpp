@@ -1,8 +1,8 @@
 #include "runtime/training/trainer/operators/squared_norm.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "mesh/device/host_rows.h"
 #include "tests/support/world.h"
 

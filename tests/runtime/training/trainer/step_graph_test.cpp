@@ -3,11 +3,11 @@
 
 #include "runtime/training/trainer/step_graph.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/transformer/held_out_loss.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/small_model.h"

@@ -1,12 +1,12 @@
 // The real trainer makes steps on the Meta device, as one rank of a world that does not exist.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "mesh/forwarding.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/small_model.h"

@@ -1,6 +1,5 @@
 // Documents packed into samples have the results of separate documents.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <random>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/data/options.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/small_model.h"

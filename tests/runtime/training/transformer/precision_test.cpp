@@ -1,8 +1,8 @@
 // Numbers that stay in fp32 beside layers in a half: the residual stream, sums of gradients.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/device/aten.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/small_model.h"
 

@@ -1,11 +1,11 @@
 // One rank computes what transformers computes: tests/fixtures, written by tests/fixtures/generate.py.
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/training/safetensors/folder.h"
 #include "runtime/training/transformer/transformer_trainer.h"

@@ -1,0 +1,9 @@
+#include "mesh/base/version.h"
+
+namespace meshtrain {
+
+const char* version() {
+  return MESHTRAIN_VERSION;
+}
+
+}  // namespace meshtrain
