@@ -1,7 +1,7 @@
-// Measures the cost of recording every collective and of the watch, whose thread shows each rank to the others: steps
-// of one model with both and with neither, in turns of a few steps; the processor time of a call that is recorded, of a
-// part of the work that is shown to the others (a unit's forward or backward), and of the watch beside a rank that
-// sleeps.
+// Measures the cost of recording every collective, and of the watch, whose thread shows each rank to the others. Runs
+// steps of one model with both and with neither, alternating every few steps. Measures the processor time of a recorded
+// call, of a part of the work that is shown to the others (a unit's forward or backward), and of the watch of a
+// sleeping rank.
 //   tools/ranks N build/release/benchmarks/flight_recorder_benchmark [STEPS]
 #include <ATen/Parallel.h>
 

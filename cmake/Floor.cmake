@@ -6,9 +6,9 @@
 # included from the repository root ("mesh/group.h"), but a target sees only its own floor and those it depends on: each
 # floor's include folder holds a link to that floor alone.
 #
-# Templates of ATen take most of the time and are instantiated in every file anew, so two dozen files are compiled as one.
-# Names in anonymous namespaces are therefore unique within a floor. A floor WITHOUT_TORCH compiles in seconds.
-# One whose own code takes no time that can be measured is COLD (meshtrain_cold).
+# Templates of ATen take most of the compile time, and every file instantiates them again. Two dozen files are therefore
+# compiled as one, and names in anonymous namespaces must be unique within a floor. A floor WITHOUT_TORCH compiles in
+# seconds. A floor whose own code takes no measurable time is COLD (meshtrain_cold).
 function(meshtrain_floor name)
   cmake_parse_arguments(FLOOR "WITHOUT_TORCH;COLD" "PATH" "FOLDERS;SOURCES;DEPENDS;LINK" ${ARGN})
   if(NOT FLOOR_PATH)
@@ -55,8 +55,8 @@ function(meshtrain_floor name)
   target_link_libraries(${target} ${kind} ${FLOOR_DEPENDS} ${FLOOR_LINK})
 endfunction()
 
-# meshtrain_unity(TARGET): compiles two dozen of its files as one, unless MESHTRAIN_UNITY is off. Files with compile options
-# or definitions of their own stay alone.
+# meshtrain_unity(TARGET): compiles two dozen of its files as one, unless MESHTRAIN_UNITY is off. Files with compile
+# options or definitions of their own are compiled alone.
 function(meshtrain_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 24)
 endfunction()

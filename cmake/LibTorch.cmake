@@ -21,9 +21,9 @@ foreach(folder "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}" "${MESHTRAIN_LIBT
   target_compile_options(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${folder}/=>)
 endforeach()
 
-# Two precompiled headers: of what computes in each step, and of what runs once, which needs no more than tensors. A header
-# decides how much the code after it is optimised (GCC keeps the options of the header), and each file instantiates anew
-# the templates that functions of the header call: 1.4 s for those of the dispatcher and autograd.
+# Two precompiled headers: one for code that computes in each step, and one, without autograd, for code that runs once.
+# GCC keeps the options of a header, so the header decides how much the code after it is optimised. Each file
+# instantiates the templates that functions of the header call: 1.4 s for those of the dispatcher and autograd.
 set(headers "${PROJECT_SOURCE_DIR}/mesh/device/aten.h" <ATen/Parallel.h>
   <algorithm> <filesystem> <functional> <map> <memory> <optional> <string> <vector>)
 set(autograd_headers <torch/csrc/autograd/autograd.h> <torch/csrc/autograd/custom_function.h>

@@ -4,7 +4,7 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
-set(MESHTRAIN_COLD $<$<CONFIG:Release>:-Og>)   # for what computes nothing in a step
+set(MESHTRAIN_COLD $<$<CONFIG:Release>:-Og>)   # for code that computes nothing in a step
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
@@ -20,12 +20,12 @@ add_library(meshtrain_flags INTERFACE)
 # -fPIC for programs too (CMake would give them -fPIE): they share the libraries' precompiled header.
 target_compile_options(meshtrain_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Winvalid-pch -fPIC -fopenmp
                                                  -fpch-preprocess)
-# GCC collects its garbage from 1 GiB on: a precompiled header alone is past the 128 MiB that it begins at otherwise.
+# GCC begins to collect garbage at 1 GiB. By default it begins at 128 MiB, which a precompiled header alone exceeds.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1048576>)
 endif()
-# NDEBUG as in LibTorch: its classes have other members without. AT_PER_OPERATOR_HEADERS: its headers include the
-# operators that they call instead of all (mesh/device/aten.h).
+# NDEBUG as in LibTorch, whose classes have other members without it. AT_PER_OPERATOR_HEADERS: LibTorch's headers
+# include only the operators that they call (mesh/device/aten.h).
 target_compile_definitions(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:NDEBUG> $<$<COMPILE_LANGUAGE:CXX>:AT_PER_OPERATOR_HEADERS>)
 target_link_options(meshtrain_flags INTERFACE -fopenmp)
 if(MESHTRAIN_SANITIZE STREQUAL "address")

@@ -27,7 +27,7 @@ at::Tensor keys_of(const at::Tensor& tensor, const ScoreBlock& block) {
   return positions_of(tensor, block, block.key, block.num_keys);
 }
 
-/// Returns the rule of a call: its window is that of the call's blocks.
+/// Returns `rule` with the window of the call's blocks.
 AttentionRule rule_of(const KernelCall& call, AttentionRule rule) {
   rule.window = call.blocks.front().window;
   return rule;

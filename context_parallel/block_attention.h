@@ -11,9 +11,9 @@
 
 namespace meshtrain {
 
-/// Makes the kernel call; `rule.window` does not count, blocks have been cut to it. Returns a result for
-/// each of its blocks, in their order, with the shapes of attend(). The tensors hold all queries [B, H, s, D] and keys
-/// [B, K, n, D] that the positions of the blocks refer to.
+/// Makes the kernel call and returns a result for each of its blocks, in their order, with the shapes of attend().
+/// Takes the window from the blocks instead of `rule.window`. The tensors hold all queries [B, H, s, D] and keys [B, K,
+/// n, D] that the positions of the blocks refer to.
 std::vector<AttentionResult> attend(const KernelCall& call, const at::Tensor& q, const at::Tensor& keys,
                                     const at::Tensor& values, const AttentionRule& rule);
 std::vector<AttentionGradients> attend_backward(const KernelCall& call, const at::Tensor& grad_out, const at::Tensor& q,

@@ -139,8 +139,8 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
   return {std::move(out), std::move(lse)};
 }
 
-/// Returns true when the loops and products can read the rows of a tensor [B, heads, n, D], D contiguous: full
-/// registers of floats, full registers of pairs of halves at even addresses.
+/// Returns true when the loops and products can read the rows of a tensor [B, heads, n, D], D contiguous. Rows must
+/// fill registers of floats, or registers of pairs of halves; strides of halves must be even.
 bool can_be_read(const at::Tensor& tensor) {
   const int64_t together = tensor.scalar_type() == at::kFloat ? 1 : 2;
   const auto is_full = [&](int64_t stride) { return stride % together == 0; };

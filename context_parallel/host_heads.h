@@ -121,14 +121,14 @@ Matrix<const T> from_row(Matrix<T> right, int64_t row) {
   return {right.row(row / kRowsTogether<T>), right.stride};
 }
 
-/// Returns the number of terms of a product over `count` positions: halves come in full registers, zeros after them.
+/// Returns the number of terms of a product over `count` positions. Halves are padded with zeros to full registers.
 template <class T>
 int64_t terms(int64_t count) {
   return std::is_same_v<T, float> ? count : padded(count);
 }
 
-/// Returns `count` rows of `features` elements, and zeros up to padded(count), in `memory` where `rows` end within a
-/// register: rows of products come in full ones, too.
+/// Returns `rows`, or, when `count` is not a multiple of kLanes, a copy in `memory` with rows of zeros up to
+/// padded(count). Products take rows in full registers.
 template <class T>
 Matrix<const T> full_rows(Matrix<const T> rows, int64_t count, int64_t features, Matrix<T> memory) {
   if (count % kLanes == 0) return rows;
@@ -137,8 +137,9 @@ Matrix<const T> full_rows(Matrix<const T> rows, int64_t count, int64_t features,
   return memory;
 }
 
-/// Computes c = a b, or adds it, for a [m, k], a right operand b [k, n] and c [m, n]. LibTorch compiles code for each
-/// shape and keeps it, so floats beyond full registers of terms are multiplied apart: few shapes serve all lengths.
+/// Computes c = a b, or adds it, for a [m, k], a right operand b [k, n] and c [m, n]. LibTorch compiles and keeps code
+/// for each shape. Terms of floats beyond full registers therefore get a call of their own, and few shapes serve all
+/// lengths.
 template <class T>
 void multiply(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T> b, Matrix<float> c, bool add) {
   const auto add_terms = [&](int64_t first, int64_t count, bool add_to) {

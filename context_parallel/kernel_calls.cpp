@@ -54,7 +54,8 @@ std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<ScoreBlock>&
   return rows;
 }
 
-/// Returns all diagonals as one causal call over all queries; for many, one call for kMostSequences of a row.
+/// Returns all diagonals as one causal call over all queries. When there are more than kMostSequences, returns one call
+/// for every kMostSequences diagonals of a row.
 std::vector<KernelCall> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int64_t batch, int64_t num_queries,
                                          int64_t window, at::Device device) {
   const std::vector<std::vector<int64_t>> rows = lengths_of_rows(diagonals, batch, num_queries);
@@ -108,7 +109,7 @@ KernelCall packed_blocks(std::vector<ScoreBlock> blocks, at::Device device) {
           num_scores};
 }
 
-/// Returns the calls for `blocks`, of which the causal ones come first.
+/// Returns the calls for `blocks`, diagonals first. Causal blocks must come first in `blocks`.
 KernelCalls calls_of(const std::vector<ScoreBlock>& blocks, int64_t batch, int64_t num_queries,
                      const KernelCallOptions& options) {
   KernelCalls calls;
@@ -135,7 +136,7 @@ KernelCalls calls_of(const std::vector<ScoreBlock>& blocks, int64_t batch, int64
   return calls;
 }
 
-/// Returns the layout's calls with this key, and makes them when they are new.
+/// Returns the calls of the layout for these arguments. Makes them when the layout's cache does not have them.
 std::shared_ptr<const KernelCalls> cached_calls(const SequenceLayout& layout, int64_t batch, int source,
                                                 const KernelCallOptions& options,
                                                 const std::function<KernelCalls()>& make) {

@@ -39,7 +39,7 @@ struct KernelCalls {
 /// The device of the lengths of packed documents; nullopt: each block is its own call.
 using Packing = std::optional<at::Device>;
 
-/// How blocks become kernel calls.
+/// Options for making kernel calls of blocks.
 struct KernelCallOptions {
   Packing packing = {};
   int64_t window = 0;             ///< of AttentionRule
@@ -51,22 +51,22 @@ struct KernelCallOptions {
 /// The result depends on shape, dtype, device and rule, so it is the same on every rank.
 KernelCallOptions kernel_call_options(const at::Tensor& q, const SequenceLayout& layout, const AttentionRule& rule);
 
-/// Returns blocks that one kernel call each can compute.
+/// Returns `blocks`, cut so that one kernel call can compute each of them.
 std::vector<ScoreBlock> computable(const std::vector<ScoreBlock>& blocks, const KernelCallOptions& options);
 
-/// Returns how many of `calls`, from the first on, make up half of their scores.
+/// Returns the least number of leading calls that compute half of the scores of `calls`.
 size_t half_of(const std::vector<KernelCall>& calls);
 
 /// Largest number of documents in one call: flash's backward needs 128 rows of fp32 for each, however short it is.
 inline constexpr size_t kMostSequences = 1024;
 
-/// Return hop_blocks() and all_keys_blocks() of blocks.h as calls; all_keys_blocks() knows no windows. With packing
-/// these are at most two calls for up to kMostSequences documents: one for all diagonals, one for all rectangles; a
-/// window adds one for its anti-causal blocks. For more documents, diagonals need one call for every kMostSequences
-/// documents of a row.
+/// Return the blocks of hop_blocks() and all_keys_blocks() (blocks.h) as calls; all_keys_blocks() ignores windows. With
+/// packing, up to kMostSequences documents need at most two calls: one for all diagonals and one for all rectangles. A
+/// window adds one call for its anti-causal blocks. For more documents, diagonals need one call for every
+/// kMostSequences documents of a row.
 ///
-/// Calls for a layout with documents are made once, and every layer finds them again, on any thread that computes on
-/// the same stream. Lengths are copied to the device in stream order; the host does not wait.
+/// Calls for a layout with documents are made once. All layers reuse them, on any thread that computes on the same
+/// stream. Lengths are copied to the device in stream order; the host does not wait.
 std::shared_ptr<const KernelCalls> hop_calls(const SequenceLayout& layout, int64_t batch, int source,
                                              const KernelCallOptions& options);
 std::shared_ptr<const KernelCalls> all_keys_calls(const SequenceLayout& layout, int64_t batch,

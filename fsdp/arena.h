@@ -10,15 +10,15 @@
 
 namespace meshtrain {
 
-/// Memory for tensors of units: permanent, or reused by other units, where a unit always has the same offset.
-/// Construction has three steps, of which only share() is collective and only settle() can fail for lack of memory.
+/// Memory for tensors of units: permanent, or reused by other units. A unit always has the same offset. Construction
+/// has three steps: only share() is collective, and only settle() can fail for lack of memory.
 class Arena {
  public:
   using TensorsOf = std::function<std::vector<at::Tensor>(const Unit&)>;
 
   Arena() = default;
-  /// Assigns offsets for `tensors` of each unit, which have no memory. `reach`: only neighbours at most so far apart,
-  /// and units of the whole step, have memory at once; none: all have it permanently.
+  /// Assigns offsets to `tensors` of each unit, which have no memory yet. `reach`: the largest distance between units
+  /// that have memory at the same time, in addition to the units of the whole step; none: all have memory permanently.
   Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::optional<int64_t> reach = {});
 
   /// Allocates a window of `group`, every rank of which must call it. Returns false where windows are impossible.

@@ -21,7 +21,8 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Returns 0 for a partial gradient, 1 for a full parameter, 2 for one that is cut along an axis.
+/// Returns the region of the buffer for `parameter`: 0 with a partial gradient, 1 full on every rank, 2 cut along an
+/// axis.
 int region(const Parameter& parameter) {
   if (!parameter.partial_over.empty()) return 0;
   return parameter.sharded_over.empty() ? 1 : 2;

@@ -21,7 +21,7 @@ struct Segment {
 struct Sharding {
   int64_t num_shards = 1;
   int64_t index = 0;           ///< which shard this rank keeps
-  bool full_gradients = true;  ///< have permanent memory; else their shards have memory of their own
+  bool full_gradients = true;  ///< true: they have permanent memory; false: their shards have memory of their own
   std::optional<at::ScalarType> shard_dtype = {};     ///< of shards, frozen ones too; none: the parameters'
   std::optional<at::ScalarType> gradient_dtype = {};  ///< of gradients until they are reduced; none: the parameters'
   ShardMemory memory = {};                            ///< of shards that are not slices of full tensors
@@ -32,10 +32,10 @@ struct Sharding {
 /// segments name the elements of each parameter. This rank keeps a shard of both, one of `num_shards` equal ranges, on
 /// which optimizer and norm work.
 ///
-/// Order: [gradients partial over an axis | full on every rank | cut along an axis], so that what is summed or
-/// counted together is one range. Parameters start at 256 bytes, except those that follow their predecessor directly;
-/// the end is padded to a multiple of the number of shards. Padding is zero and stays zero, that of gradients() from
-/// forget_gradients() on.
+/// Order: [gradients partial over an axis | full on every rank | cut along an axis], so that elements that are summed
+/// or counted together form one range. Parameters start at 256 bytes, except those that follow their predecessor
+/// directly; the end is padded to a multiple of the number of shards. Padding is zero and stays zero, that of
+/// gradients() from forget_gradients() on.
 class FlatBuffer {
  public:
   /// Computes offsets; nothing has memory yet. `parameters` must outlive the buffer and not move.
@@ -82,9 +82,10 @@ class FlatBuffer {
   at::Tensor values_of_shard() const { return values_.narrow(0, shard().offset, shard().numel); }
   at::Tensor gradients_of_shard() const { return gradients_.narrow(0, shard().offset, shard().numel); }
 
-  /// The first elements: parameters whose gradients must still be summed over their `partial_over` axis.
+  /// Returns the number of leading elements whose gradients must still be summed over their `partial_over` axis.
   int64_t partial_numel() const { return partial_numel_; }
-  /// The first elements: parameters that every rank of the model-parallel axes holds in full, partial ones included.
+  /// Returns the number of leading elements whose parameters every model-parallel rank holds in full, partial ones
+  /// included.
   int64_t full_numel() const { return full_numel_; }
 
  private:

@@ -40,7 +40,7 @@ void check(const std::vector<UnitSpec>& units) {
   }
 }
 
-/// Returns the parameter of `segment` with its part of `full`, a tensor laid out as its buffer, as its tensor.
+/// Returns a copy of the parameter of `segment`. Its tensor is a view of `full`, which is laid out like the buffer.
 Parameter parameter_in(const at::Tensor& full, const Segment& segment) {
   Parameter parameter = *segment.parameter;
   parameter.tensor = full.narrow(0, segment.offset, segment.numel).view(parameter.shape);
@@ -131,8 +131,8 @@ struct Fsdp::State {
   /// Returns true when `unit` is not the one in use; units with whole_step do not count.
   bool changes_to(size_t unit) const { return !units[unit].whole_step() && current != unit; }
 
-  /// Returns the units of `uses`, each once. Throws std::logic_error when the operator writes parameters. Also throws
-  /// it for several units without whole_step, since reused memory may have room for only one of them.
+  /// Returns the units of `uses`, each once. Throws std::logic_error when the operator writes parameters, or uses
+  /// several units without whole_step: reused memory may have room for only one of them.
   std::vector<size_t> units_of(const std::string& called, const std::vector<UnitUse>& uses) const {
     std::vector<size_t> all;
     std::optional<size_t> first;

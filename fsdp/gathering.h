@@ -10,14 +10,14 @@ namespace meshtrain {
 /// Gathers of full parameters: prefetched ahead of the unit that computes, evicted after it.
 class Gathering {
  public:
-  /// `shards`: those of `options`, by the queue that gathers take. `memory`: that of full parameters.
+  /// `shards`: the ranks of `options.shards`, with the queue for gathers. `memory`: the memory of full parameters.
   Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Group& shards, const Arena& memory);
 
   /// Returns when the unit's parameters may be used.
   void before_forward(size_t unit);
   /// `in_backward`: the unit will have a backward.
   void after_forward(size_t unit, bool in_backward);
-  /// The unit will have a backward, which after_forward() did not know.
+  /// Notes that the unit will have a backward, which after_forward() did not know.
   void expect_backward(size_t unit);
   /// Returns when the unit's parameters may be used. Evicts those of the units after it.
   void before_backward(size_t unit);

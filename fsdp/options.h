@@ -35,8 +35,8 @@ struct FsdpOptions {
   std::optional<at::ScalarType> reduce_dtype = {};  ///< of gradients while they are added up and reduced over shards,
                                                     ///< and under NoShard over replicas; none: the parameters'
   int64_t prefetch = 1;     ///< number of units gathered ahead of the one that computes, at least 0
-  ShardMemory memory = {};  ///< of shards, and of their gradients, where they lie apart from full
-                            ///< ones. On disk FullShard gathers from it on one rank too
+  ShardMemory memory = {};  ///< of shards and their gradients that are not slices of full tensors. On disk:
+                            ///< FullShard also gathers from it when there is one rank
 };
 
 /// Returns `options` with its groups taken from `replicas`.

@@ -13,7 +13,7 @@ namespace meshtrain {
 /// issues the same ones. Units without trainable parameters take no part.
 class Reduction {
  public:
-  /// `memory`: that of full gradients.
+  /// `memory`: the memory of full gradients.
   Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
 
   /// Makes all gradients count as zero.

@@ -43,7 +43,8 @@ class ShardMemory::File {
     return begin;
   }
 
-  // Asks for errors of the complete file, and waits for nothing, as no page of it lies after its end.
+  // Asks for write errors of all pages of the file. Waits for none: the range begins at the file's end, where no page
+  // lies.
   void check_written() const {
     if (descriptor_ < 0) return;
     // The system reports an error once; what is lost stays lost.

@@ -8,9 +8,9 @@
 
 namespace meshtrain {
 
-/// The memory of full parameters and full gradients. In bytes of a rank, for units cut over n ranks, p of them on a
-/// host with windows (Group::window); P parameters, G gradients; arena(k): the largest sum of k neighbours, plus the
-/// units of the whole step:
+/// The memory of full parameters and full gradients. The table has a rank's bytes when units are cut over n ranks, p of
+/// which share a host with windows (Group::window). P: parameters; G: gradients; arena(k): the largest sum of k
+/// neighbours, plus the units of the whole step.
 ///
 /// |                                | parameters                | gradients |
 /// | NoShard, or n = 1              | P, of this rank alone     | G         |

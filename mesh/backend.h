@@ -81,7 +81,7 @@ struct Collective {
 
 /// How much of a device a group's collectives may take from the computing that runs meanwhile.
 enum class Urgency {
-  Awaited,     ///< computing waits for them, so they may take the complete device
+  Awaited,     ///< computing waits for them, so they may take all of the device
   Soon,        ///< computing runs beside them and needs their results soon
   Background,  ///< computing runs beside them for long: sums of gradients, gathers of parameters
 };

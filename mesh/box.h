@@ -27,8 +27,8 @@ struct Range {
 /// Returns the part that two boxes of one tensor share; nothing when they are disjoint.
 std::optional<Box> intersect(const Box& a, const Box& b);
 
-/// Returns the boxes that elements [begin, end) of a tensor of `shape` fill, row-major, in their order: the end of a
-/// row, full rows, the beginning of a row; 2 dims - 1 at most.
+/// Returns the boxes that elements [begin, end) of a row-major tensor of `shape` fill, in order: the end of a row, full
+/// rows, the beginning of a row. There are at most 2 dims - 1.
 std::vector<Box> boxes_of(const std::vector<int64_t>& shape, int64_t begin, int64_t end);
 
 /// Returns the elements of `full` that lie in `box`: a view.

@@ -96,26 +96,27 @@ struct FlightTrace {
   std::vector<TracedWork> works;  ///< one after the other
 };
 
-/// The last collectives of this process, always recorded: what a rank does, did last and waits for can be told while it
-/// is stuck. Any thread may call anything; a call holds a lock for less than a microsecond.
+/// The last collectives of this process, always recorded. They show what a stuck rank does, what it did last and what
+/// it waits for. Any thread may call anything; a call holds a lock for less than a microsecond.
 class FlightRecorder {
  public:
   using Clock = Flight::Clock;
   static constexpr size_t kFlights = 2000;
 
-  /// Returns that of this process.
+  /// Returns the recorder of this process.
   static FlightRecorder& own();
 
   /// Adds a group of world ranks. Returns its index.
   int32_t add_group(std::string name, std::vector<int> ranks);
 
-  /// Sets the part of a step's work that collectives issued from now on belong to: "forward of block 3". Empty: none.
+  /// Names the part of a step's work that later collectives belong to: "forward of block 3". Empty: none.
   void set_work(std::string_view work);
   std::string work() const;
-  /// Lets set_work() call `call` with each part, for tools that show where a process is. Before training starts.
+  /// Makes set_work() call `call` with the name of each part, for tools that show what a process does. Call before
+  /// training starts.
   void on_work(std::function<void(const char* work)> call) { on_work_ = std::move(call); }
-  /// Lets issue() write each collective into `newest`, and set_work() call `call` once the part is set. Null: no
-  /// longer. Call while nothing is issued.
+  /// Makes issue() write each collective into `newest`, and set_work() call `call` after it has set the part. Null ends
+  /// that. Call while nothing is issued.
   void show(SharedValue<NewestFlight>* newest, std::function<void()> call);
 
   /// Records that a collective is issued, started, ended. `number`: what issue() returned. `sent_bytes`: Traffic.
@@ -126,8 +127,7 @@ class FlightRecorder {
   void begin_wait(int64_t number);
   void end_wait(int64_t number);
 
-  /// Begins to keep all flights and parts of the work, also those that the ring has no room for; take_trace() returns
-  /// them.
+  /// Begins to keep all flights and parts of the work, including those that leave the ring. take_trace() returns them.
   void begin_trace();
   FlightTrace take_trace();
 
@@ -171,7 +171,7 @@ class FlightRecorder {
   bool traces_ = false;
   int64_t traced_from_ = 0;          // number of the first flight of the trace
   std::vector<Flight> out_of_ring_;  // flights of the trace that have left the ring
-  std::vector<TracedWork> works_;    // of the trace; the last goes on while work_ is not empty
+  std::vector<TracedWork> works_;    // of the trace; the last one has not ended while work_ is not empty
 };
 
 /// The time since its construction without what the host waited for collectives of this process.

@@ -17,7 +17,8 @@ using Kind = Collective::Kind;
 /// The overlap of two tensors in memory, by their storages, so that it works on any device.
 enum class Overlap { None, FullPart, Partial };
 
-/// Compares `part` with the slices of part.numel() elements that `full` consists of; sets `index` to the slice it is.
+/// Compares `part` with the slices of part.numel() elements of `full`. Sets `index` to the number of the slice that it
+/// is.
 Overlap overlap(const at::Tensor& full, const at::Tensor& part, int64_t* index = nullptr) {
   if (!full.is_alias_of(part) || full.numel() == 0 || part.numel() == 0) return Overlap::None;
   const int64_t begin = part.storage_offset() - full.storage_offset();

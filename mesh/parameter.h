@@ -31,9 +31,9 @@ struct Parameter {
   std::string partial_over;       ///< the axis over whose ranks the local gradients must still be summed
   bool of_tokens = false;         ///< a matrix whose rows belong to tokens of the vocabulary: embedding, head
   bool follows_previous = false;  ///< lies in memory directly after the parameter before it (q, k, v)
-  bool written_by_layer = false;  ///< the layers that use the tensor write its full gradient where they are the first
-                                  ///< to compute one (tensor_parallel/products/leaf_gradient.h), so its buffer needs no
-                                  ///< zeros before; nothing but these layers may use it
+  bool written_by_layer = false;  ///< true: the first layer that computes a gradient of the tensor writes it in full
+                                  ///< (tensor_parallel/products/leaf_gradient.h), so the buffer needs no zeros before.
+                                  ///< Only layers that do so may use the tensor
 
   /// Returns the part of the local tensor that is not padding: a view.
   at::Tensor valid() const;

@@ -16,17 +16,18 @@ struct ReplicaRoles {
   std::set<std::string> tokens = {kDataAxis, kContextAxis};  ///< their ranks compute different tokens; at most two axes
 };
 
-/// Which rank of a mesh holds which part of the model, who owns each element, and over whose ranks a gradient is
-/// summed: decided here, once, from the mesh and from how data parallelism divides the model.
+/// The division of a model among the ranks of a mesh: the part that each rank holds, the owner of each element, and the
+/// ranks over which each gradient is summed. It is decided here, once, from the mesh and the sharding of data
+/// parallelism.
 ///
-/// tp cuts the parameters that say so (Parameter::sharded_over). What a rank has of the parameters lies in flat
-/// buffers, which data parallelism (FSDP), over the axis dp or over dp and cp, cuts into shards or leaves uncut. Ranks
-/// that hold the same shard of the same part are replicas of each other, and share its elements out among them as
-/// owners.
+/// tp cuts the parameters that name it (Parameter::sharded_over). A rank's parts of the parameters lie in flat buffers.
+/// Data parallelism (FSDP), over the axis dp or over dp and cp, cuts these buffers into shards or leaves them uncut.
+/// Ranks that hold the same shard of the same part are replicas of each other, and divide the ownership of its elements
+/// among them.
 ///
-/// A gradient is a sum over dp x cp, and over tp too where it is partial there (rule 2 of arithmetic). Data parallelism
-/// makes the part of that sum that is over its own ranks: shards(), or full_replicas(). remaining() and
-/// remaining_partial() are the other ranks.
+/// A gradient is a sum over dp x cp, and also over tp when it is partial there (rule 2 of arithmetic). Data parallelism
+/// sums over its own ranks, shards() or full_replicas(). remaining() and remaining_partial() are the ranks of the sums
+/// that follow.
 class ReplicaMap {
  public:
   /// The part of the model that one rank holds.
@@ -55,12 +56,12 @@ class ReplicaMap {
   int64_t num_tp() const { return tp_.size; }
   Part part_of(int64_t rank) const;
   Part part() const { return part_of(rank_); }
-  /// The axes over whose ranks flat buffers are cut; empty where every rank holds them in full.
+  /// Returns the axes along which flat buffers are cut; empty when every rank holds them in full.
   const std::vector<std::string>& cut_axes() const { return cut_axes_; }
 
-  /// Returns the elements that this rank owns of its shard of a flat buffer, of `numel` elements, of which the first
-  /// `full` belong to parameters that tp does not cut. Every element of the model has exactly one owner (rule
-  /// 3 of arithmetic): replicas own equal ranges, and what all tp ranks hold belongs to the first of them.
+  /// Returns the elements that this rank owns in its shard of a flat buffer. The shard has `numel` elements; the first
+  /// `full` belong to parameters that tp does not cut. Every element of the model has exactly one owner (rule 3 of
+  /// arithmetic): replicas own equal ranges, and the first tp rank owns the elements that all tp ranks hold.
   Range owned(int64_t numel, int64_t full) const;
 
   const Group& world() const { return world_; }
@@ -72,7 +73,7 @@ class ReplicaMap {
   /// Ranks that hold the shards of this rank's flat buffers, in the order of Part::shard; this rank alone where they
   /// are full.
   const Group& shards() const { return shards_; }
-  /// Ranks over which data parallelism sums flat buffers that are full; this rank alone where they are cut.
+  /// Returns the ranks over which data parallelism sums uncut flat buffers; this rank alone when they are cut.
   const Group& full_replicas() const { return full_replicas_; }
   /// Ranks that hold what this rank holds, in the order of Part::replica.
   const Group& replicas() const { return replicas_; }

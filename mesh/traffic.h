@@ -11,7 +11,7 @@ namespace meshtrain {
 /// Calls and bytes of one kind of collective on one group for one purpose.
 struct Traffic {
   int64_t calls = 0;
-  /// The full buffer: output of a gather, input of a scatter or all-to-all, the tensor otherwise.
+  /// The size of the full buffer: the output of a gather, the input of a scatter or all-to-all, otherwise the tensor.
   int64_t buffer_bytes = 0;
   int64_t sent_bytes = 0;  ///< sent by this rank under a bandwidth-optimal algorithm, from the buffer and group size
 };

@@ -1,4 +1,4 @@
-// Predicts published training runs of other programs and of this one with the plan (README.md).
+// Predicts published training runs of other programs and of this one with the forecast (README.md).
 //   published_benchmark TABLE.csv
 // Prints a row for each run, the rates that were fitted and, as the last line, the score as JSON.
 #include <cstdio>

@@ -8,9 +8,9 @@
 namespace meshtrain {
 namespace {
 
-/// The standard deviation of GPUs' speed, relative: those of one cluster differ in the clock that their power allows
-/// (Sinha et al., "Not All GPUs Are Created Equal", SC22). The slowest of n takes sqrt(2 ln n) of it longer than the
-/// mean.
+/// The relative standard deviation of the speed of GPUs. GPUs of one cluster differ in the clock that their power
+/// allows (Sinha et al., "Not All GPUs Are Created Equal", SC22). The slowest of n takes sqrt(2 ln n) standard
+/// deviations longer than the mean.
 constexpr double kSpread = 0.01;
 
 /// Returns `b`, and `factor` times what it has beyond `a`.

@@ -17,7 +17,7 @@ inline constexpr int64_t kRanksPerHost = 8;
 /// time of all follows.
 class PublishedSteps {
  public:
-  /// `decisions`: of the recipe that recipe_of() returned. Throws InputError as simulate() does.
+  /// `decisions`: the decisions for the recipe that recipe_of() returned. Throws InputError as simulate() does.
   PublishedSteps(const PublishedRun& run, const Decisions& decisions, const Software& software);
 
   /// Returns the time of a step of the slowest rank, for which the others wait.

@@ -1,7 +1,7 @@
 #pragma once
 
-// Tensors of ATen and the operators that meshtrain calls. Include this instead of <ATen/ATen.h>, which declares two thousand
-// operators: they would double the time to compile a file.
+// Tensors of ATen and the operators that meshtrain calls. Include this file instead of <ATen/ATen.h>, whose two
+// thousand operators double the time to compile a file.
 
 #include <ATen/Context.h>
 #include <ATen/Formatting.h>

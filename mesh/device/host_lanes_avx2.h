@@ -181,8 +181,8 @@ MESHTRAIN_LANES_INLINE __m256 power_of_two(__m256i exponents) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(exponents, _mm256_set1_epi32(127)), 23));
 }
 
-/// Computes values 2^exponents, for values near 1, in two steps, as a float has no exponent for some of the powers; 0
-/// for exponents = -inf and infinity for exponents = inf, even of NaN.
+/// Computes values 2^exponents for values near 1, in two steps, because some of the powers are not floats. The result
+/// is 0 for exponents = -inf and infinity for exponents = inf, even when the value is NaN.
 MESHTRAIN_LANES_INLINE __m256 times_power_of_two(__m256 values, __m256 exponents) {
   const __m256 most = _mm256_set1_ps(254), least = _mm256_set1_ps(-254);
   const __m256i exponent = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(exponents, least), most));

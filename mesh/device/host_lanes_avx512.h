@@ -115,7 +115,8 @@ MESHTRAIN_LANES_INLINE Lanes nearest_integers(Lanes values) {
   return _mm512_roundscale_ps(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/// Computes values 2^exponents; 0 for exponents = -inf and infinity for exponents = inf, even of NaN.
+/// Computes values 2^exponents. The result is 0 for exponents = -inf and infinity for exponents = inf, even when the
+/// value is NaN.
 MESHTRAIN_LANES_INLINE Lanes times_power_of_two(Lanes values, Lanes exponents) {
   return _mm512_scalef_ps(values, exponents);
 }

@@ -94,7 +94,7 @@ TEST(OwnOptimizer, GivesOneResultOnEveryMeshAlsoAfterAResume) {
   }
 }
 
-// The plan of the disk uses the registry. It must equal the bytes of the tensors in a checkpoint.
+// The forecast of disk space uses the registry. It must equal the bytes of the tensors in a checkpoint.
 TEST(OwnOptimizer, HasItsCheckpointsPlannedAsOursHave) {
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());

@@ -70,8 +70,8 @@ bool windowed(const KernelCalls& calls) {
   });
 }
 
-/// Expects packed and separate calls to have the same work, and few packed ones: at most `most_diagonals` diagonals
-/// and one rectangle call, with a window one of anti-causal blocks.
+/// Expects packed and separate calls to have the same work, and few packed calls: at most `most_diagonals` diagonals,
+/// one call of rectangles and, with a window, one of anti-causal blocks.
 void expect_the_same_work(const KernelCalls& packed, const KernelCalls& separate, int64_t num_queries,
                           size_t most_diagonals = 1) {
   EXPECT_LE(packed.calls.size(), most_diagonals + (windowed(separate) ? 2 : 1));

@@ -66,7 +66,7 @@ TEST(Forecast, IsWhatAStepHoldsAndSends) {
   constexpr int64_t kInFlight = 16 << 10;  // tensors of collectives that ended before the rank waited for them
   const ScratchFolder folder;
   write_tokens(folder.path());
-  // Of groups that other tests keep.
+  // The exchange memory of groups that other tests keep.
   const int64_t others = WindowMemory::counted().exchange() - (world().size() > 1 ? HostBoard::kRankBytes : 0);
   double worst = 0;
   std::string worst_cell;

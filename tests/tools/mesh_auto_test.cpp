@@ -1,4 +1,4 @@
-// --mesh auto, machines that were measured, and what a run says of its plan.
+// --mesh auto, machines that were measured, and the lines of a run about its forecast.
 
 #include <fstream>
 #include <regex>
@@ -112,7 +112,7 @@ TEST_F(MeshAuto, TakesTheOrderOfAxesThatThePlanProposes) {
   EXPECT_TRUE(has(checked.out, ": fits mesh " + mesh + "; ")) << checked.out;
 }
 
-// The first rank's memory and traffic, planned and counted.
+// Compares the forecast of the first rank's memory and traffic with the counted bytes.
 TEST_F(MeshAuto, ARunSaysPlanAndTruth) {
   const Ending ending = train(2, {"--mesh", "tp=2", "--set", "train.steps=12"});
   ASSERT_EQ(ending.status, 0) << ending.err;

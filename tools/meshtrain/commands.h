@@ -21,9 +21,9 @@ void add_evaluate_command(CLI::App& app, int& status);
 void add_diagnose_command(CLI::App& app, int& status);
 void add_report_command(CLI::App& app, int& status);
 
-/// Runs a command's `body` on the ranks of `world`, which look after each other meanwhile (Watch), and returns the exit
-/// status of this rank once all have come to their end. InputError and AgreedError are what all ranks throw alike: rank
-/// 0 reports them. Anything else is thrown by a rank alone: it reports it and ends the complete job, so that no rank is
+/// Runs a command's `body` on the ranks of `world`, which watch each other meanwhile (Watch). Returns the exit status
+/// of this rank when all ranks have reached their end. All ranks throw InputError and AgreedError alike; rank 0 reports
+/// them. A rank that throws anything else throws it alone: it reports the error and ends the job, so that no rank is
 /// left waiting. Every rank of `world` must call it.
 int run_on_all_ranks(const Group& world, const std::function<int()>& body);
 

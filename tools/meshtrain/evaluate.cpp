@@ -238,8 +238,9 @@ void warn(const EvaluateArguments& arguments, const EvaluationSetup& prepared, s
   }
 }
 
-/// Returns the bytes of the text that the tokens were made of, as their sidecar says; none when it does not, or when a
-/// part of the file alone is evaluated or counts: the mean of a part says nothing of the complete text.
+/// Returns the bytes of the text that the tokens were made of, as their sidecar says. Returns none when the sidecar
+/// does not say, or when only a part of the file is evaluated or counts: the mean of a part says nothing about the
+/// complete text.
 std::optional<int64_t> known_bytes(const Recipe& recipe, const Evaluation& evaluation) {
   const std::optional<TokenSidecar> sidecar = read_sidecar(recipe.evaluate.tokens);
   if (!sidecar || sidecar->text_bytes.value_or(0) == 0 || !evaluation.counts_all()) return std::nullopt;

@@ -84,7 +84,7 @@ void check_machine(const TrainArguments& arguments, const Recipe& recipe) {
                    " here: name a machine of these, or leave --machine out");
 }
 
-/// Returns the machine that --mesh auto plans for. Every rank must call it.
+/// Returns the machine for the forecasts of --mesh auto. Every rank must call it.
 Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const Group& world, int64_t num_ranks) {
   if (arguments.options.machine) return *arguments.options.machine;
   if (computes_on_gpus(recipe)) {

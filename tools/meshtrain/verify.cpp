@@ -40,7 +40,7 @@ int verify_all(VerifyArguments arguments, const Group& world) {
   const Progress progress("verification");
   read_fault(arguments.fault, arguments.options);
   arguments.recipe.overrides.emplace_back("model.init=random");  // config.json suffices
-  std::vector<VerifySetup> setups;                               // every mistake is told before anything runs
+  std::vector<VerifySetup> setups;                               // every mistake is reported before anything runs
   for (const std::filesystem::path& file : arguments.recipes) {
     Recipe recipe = receive_recipe(file, arguments.recipe, world);
     recipe.file = file;  // as the user wrote it

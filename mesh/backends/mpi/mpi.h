@@ -39,7 +39,7 @@ std::shared_ptr<Backend> mpi_backend(const MpiOptions& options = {});
 /// false when they have not come within `limit`. Returns at once without MPI.
 bool meet_at_end(std::optional<std::chrono::milliseconds> limit = std::nullopt);
 
-/// Ends the complete job, other ranks included, with this exit status. Used when a rank fails alone.
+/// Ends the job, other ranks included, with this exit status. Used when a rank fails alone.
 [[noreturn]] void abort_mpi(int status);
 
 }  // namespace meshtrain

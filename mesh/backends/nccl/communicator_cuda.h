@@ -109,7 +109,7 @@ class Communicator final : public Member {
   const c10::cuda::CUDAStream stream_;
 
   std::mutex calls_;                                // held while NCCL is called with comm_
-  std::map<const void*, BufferHandle> registered_;  // by where the buffer begins; guarded by calls_
+  std::map<const void*, BufferHandle> registered_;  // by the address of the buffer; guarded by calls_
   bool symmetric_ = false;                          // a symmetric window was requested; guarded by calls_
 
   std::mutex mutex_;           // guards what follows, for moments only: the job's thread looks at it

@@ -34,7 +34,7 @@ at::Tensor UserBuffers::zeros(int64_t numel, const at::TensorOptions& options, s
   void* begin = nullptr;
   const size_t bytes = std::max<size_t>(static_cast<size_t>(numel) * options.dtype().itemsize(), 1);
   if (ncclMemAlloc(&begin, bytes) != ncclSuccess) {
-    cudaGetLastError();  // it is told by what this returns
+    cudaGetLastError();  // clears the error; the undefined result reports it
     return {};
   }
   const auto buffer = std::make_shared<const Buffer>(Buffer{begin, bytes, std::move(ranks)});

@@ -24,7 +24,7 @@ bool is_numeric(uint32_t code_point);
 /// Returns true for \w of added tokens.
 bool is_word(uint32_t code_point);
 
-/// Returns true for what the package's Punctuation cuts at.
+/// Returns true when the package's Punctuation cuts at the code point.
 bool is_punctuation(uint32_t code_point);
 enum class NormalForm { Nfc, Nfd, Nfkc, Nfkd };
 /// Returns `text`, valid UTF-8, in a normal form.

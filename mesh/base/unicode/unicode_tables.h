@@ -15,11 +15,11 @@ struct Decomposition {
   uint32_t composed;
 };
 
-/// Returns one byte a code point: the general category's number, and bits (unicode.cpp).
+/// Returns one byte for each code point: the number of its general category, and the bits of unicode.cpp.
 std::unique_ptr<uint8_t[]> expand_class_runs();
-/// Returns one byte a code point: the canonical combining class.
+/// Returns one byte for each code point: its canonical combining class.
 std::unique_ptr<uint8_t[]> expand_combining_runs();
-/// Returns one byte a code point: 1 for what the package's Punctuation cuts at, else 0.
+/// Returns one byte for each code point: 1 when the package's Punctuation cuts at it, else 0.
 std::unique_ptr<uint8_t[]> expand_punctuation_runs();
 /// Returns the compatibility decompositions that differ from the canonical ones, end to end: a code point, the number
 /// of code points of its complete decomposition, and these.

@@ -22,8 +22,8 @@ std::string with_replacements(std::string_view text);
 
 void append_utf8(uint32_t code_point, std::string& text);
 
-/// Returns the code point at `at` and moves `at` after it. `at` must be inside the text, at the beginning of a
-/// character, or bytes after the text are read.
+/// Returns the code point at `at` and moves `at` to the next one. `at` must be the beginning of a character inside the
+/// text; otherwise bytes beyond the text are read.
 inline uint32_t next_code_point(const char*& at) {
   const auto byte = [](char c) { return static_cast<uint32_t>(static_cast<unsigned char>(c)); };
   const uint32_t first = byte(at[0]);

@@ -16,7 +16,7 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // it is told here
+  cudaGetLastError();  // clears the error, which is reported here
   throw std::runtime_error(std::string("CUDA graph: ") + what + ": " + cudaGetErrorString(error));
 }
 

@@ -5,8 +5,8 @@
 
 namespace meshtrain {
 
-// The shared libraries that device: cuda opens besides the plug-in. All of them are opened for the complete process
-// (RTLD_GLOBAL) and never closed. Errors are CudaUnavailable.
+// The shared libraries that device: cuda opens in addition to the plug-in. They are opened with RTLD_GLOBAL, for all
+// code of the process, and never closed. Errors are CudaUnavailable.
 
 /// Returns the folder of LibTorch's libraries in this process, ".../torch/lib".
 std::filesystem::path libtorch_folder();

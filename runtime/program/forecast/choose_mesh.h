@@ -7,7 +7,7 @@
 
 namespace meshtrain {
 
-/// A mesh for the ranks that there are.
+/// A mesh that was chosen for a number of ranks.
 struct ChosenMesh {
   MeshLayout layout;
   std::string reason;  ///< one line for people
@@ -17,7 +17,8 @@ struct ChosenMesh {
 /// searches. Every rank must call it. Throws InputError, the same on all ranks, when no mesh is possible or fits.
 ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& machine);
 
-/// Likewise for `num_ranks` ranks without them, on as many hosts as forecast_request() assumes. Not collective.
+/// Returns the fastest mesh of `num_ranks` ranks that are not started, on as many hosts as forecast_request() assumes.
+/// Throws likewise. Not collective.
 ChosenMesh choose_mesh(const Recipe& recipe, int64_t num_ranks, const Machine& machine);
 
 /// Returns what a run of `recipe` needs on a mesh, in one line: "46.7 MiB a rank, 39.3 MiB sent a step, 113 ms a step";

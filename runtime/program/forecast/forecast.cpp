@@ -20,7 +20,7 @@ bool repeats_alike(const Decisions& decisions) {
   return decisions.freeze.empty() && optimizer_traits(decisions.optimizer.name).by_element;
 }
 
-/// Returns the decisions with the first `layers` layers of its model.
+/// Returns `decisions` for a model of the first `layers` layers.
 Decisions with_layers(Decisions decisions, int64_t layers) {
   ModelShape& shape = decisions.shape;
   shape.num_hidden_layers = layers;
@@ -126,9 +126,9 @@ class Layers {
   int64_t count_;
 };
 
-/// Returns the forecast of the complete model from those of `few` layers, `of_few`, and of one period more. A peak
-/// counts when it grows with the layers as the activations that a forward leaves do; with few layers it may be
-/// elsewhere.
+/// Returns the forecast of the complete model from the forecasts of `few` layers, `of_few`, and of one period more.
+/// Adds layers until the peak grows at least as fast as the activations that a forward leaves: with few layers the peak
+/// may be elsewhere.
 StepForecast over_layers(const Decisions& decisions, const Layers& layers, int64_t few, StepForecast of_few) {
   const int64_t all = decisions.shape.num_hidden_layers, period = layer_period(decisions);
   while (few + period < all) {

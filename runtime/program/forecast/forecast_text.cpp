@@ -146,7 +146,7 @@ std::string origin_text(const Machine& machine) {
   return machine.source.empty() ? "a machine file that names no source" : machine.source;
 }
 
-/// Returns the lines below a table about what the forecast takes for granted.
+/// Returns the lines below a table that state the assumptions of the forecast.
 std::string assumptions(const ForecastRequest& request) {
   std::string text;
   if (request.machine) text += wrapped(words_of("times: " + origin_text(*request.machine)), "  ");

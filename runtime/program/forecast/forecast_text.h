@@ -9,8 +9,8 @@
 
 namespace meshtrain {
 
-/// Returns the search as a table of at most 100 columns: the first `top` meshes, and why others cannot be. Without
-/// times its first line says that it is a ranking by traffic alone.
+/// Returns the search as a table of at most 100 columns: the first `top` meshes, and the reasons why others are
+/// refused. Without times the first line says that the table ranks by traffic alone.
 std::string to_text(const MeshSearch& search, const ForecastRequest& request, size_t top);
 
 /// Returns which mesh to take and why, and why the next and the slowest take longer; empty without times.
@@ -19,8 +19,8 @@ std::string advice(const MeshSearch& search);
 /// Returns why no mesh of a search can be taken, and what to do, in one line.
 std::string explain(const MeshSearch& search, const Recipe& recipe, const ForecastRequest& request);
 
-/// Returns what a forecast takes for granted, to follow its figures in a line: "; 2 hosts of 8 ranks (assumed); times:
-/// " and Machine::source.
+/// Returns the assumptions of a forecast, to be appended to a line with its figures: "; 2 hosts of 8 ranks (assumed);
+/// times: " and Machine::source.
 std::string basis_text(const ForecastRequest& request);
 
 /// Returns "1.24 s" or "35.2 ms".

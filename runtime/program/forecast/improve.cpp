@@ -37,7 +37,7 @@ class Improvement {
   }
 
  private:
-  /// Takes the best settings of a choice, beside those of the others. Returns true when they are better.
+  /// Takes the best settings of a choice, together with those of the other choices. Returns true when they are better.
   bool choose(size_t choice) {
     bool found = false;
     for (const std::vector<Settings>& ladder : choices_[choice]) {
@@ -84,8 +84,8 @@ class Improvement {
   const std::vector<Choice>& choices_;
   const ForecastRequest& request_;
   std::optional<MeshForecast> best_;
-  std::vector<Settings> chosen_;                                // of each choice
-  std::map<Settings, std::optional<MeshForecast>> known_ = {};  // that were tried
+  std::vector<Settings> chosen_;                                // the settings of each choice
+  std::map<Settings, std::optional<MeshForecast>> known_ = {};  // all settings that were tried
 };
 
 }  // namespace

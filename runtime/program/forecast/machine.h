@@ -43,22 +43,22 @@ struct MeasuredOperator {
 /// --calibrate` has measured.
 struct Machine {
   std::string name;
-  std::string source;           ///< where its numbers come from
+  std::string source;           ///< the source of its numbers
   std::string device = "cuda";  ///< cpu cuda
   ProductFlops peak_flops;
   double product_share = 0.75;   ///< of the peak that large products reach
   double attention_share = 0.5;  ///< of the peak that the forward of long causal attention reaches
   double attention_backward_share = 0.4;
-  double attention_half_keys = 0;  ///< keys with which attention reaches half of that
+  double attention_half_keys = 0;  ///< number of keys at which attention reaches half of its share
   int64_t processors = 0;          ///< multiprocessors that share the tiles of a product; 0: no tiles
   double memory_bandwidth = 0;     ///< bytes a second that elementwise operators read and write
-  double operator_seconds = 0;     ///< that each operator takes at least
-  double collective_seconds = 0;   ///< that each collective takes at least
+  double operator_seconds = 0;     ///< least seconds of an operator
+  double collective_seconds = 0;   ///< least seconds of a collective
   double overlap = 1;              ///< share of a collective's time during which the rank computes on undisturbed
   double call_seconds = 0;         ///< of the host around each operator, where it computes; a GPU's host runs ahead
-  double wait_seconds = 0;         ///< that a rank takes to go on after a collective that it waited for
+  double wait_seconds = 0;         ///< from the end of an awaited collective to the rank's next operator
   int64_t memory = 0;              ///< bytes of a rank's device; 0: not known
-  int64_t ranks_per_host = 0;      ///< that the measurements are of; 0: any
+  int64_t ranks_per_host = 0;      ///< of the measurements; 0: any
   Network on_host, among_hosts;    ///< among_hosts: of each rank, all ranks of a host at once
   std::vector<MeasuredOperator> operators;
   std::vector<MeasuredCollective> collectives;

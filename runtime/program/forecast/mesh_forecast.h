@@ -12,7 +12,7 @@
 
 namespace meshtrain {
 
-/// The settings that are tried beside meshes: orders of axes of the best meshes, or every setting that does not change
+/// The settings that are tried on each mesh: orders of axes on the best meshes, or every setting that does not change
 /// what is trained (settings.h).
 enum class SearchScope { Mesh, All };
 
@@ -23,12 +23,12 @@ inline constexpr int64_t kGpuRuntimeBytes = int64_t{2} << 30;
 struct ForecastRequest {
   int64_t ranks = 1;
   ForecastHosts hosts;
-  bool assumes_hosts = false;                      ///< nobody said how many ranks a host has
+  bool assumes_hosts = false;                      ///< true: the number of ranks on a host is assumed
   std::optional<int64_t> memory = {};              ///< bytes that a rank's device has; none: any
-  std::shared_ptr<const Machine> machine = {};     ///< that steps take time on; null: times are not predicted
+  std::shared_ptr<const Machine> machine = {};     ///< predicts the times of steps; null: no times
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< of the products
   SearchScope scope = SearchScope::Mesh;
-  std::shared_ptr<const PackedSamples> samples = {};  ///< whose attention counts; null: of one document each
+  std::shared_ptr<const PackedSamples> samples = {};  ///< samples whose attention counts; null: one document each
 
   /// Returns true when a rank's tensors of so many bytes fit, beside the runtime's own memory.
   bool has_room_for(int64_t bytes) const { return !memory || bytes + runtime_bytes() <= *memory; }
@@ -36,21 +36,21 @@ struct ForecastRequest {
   int64_t num_hosts() const { return (ranks + hosts.ranks_per_host - 1) / hosts.ranks_per_host; }
 };
 
-/// Returns the request for a forecast of `recipe` on so many ranks, which take time and have memory as `machine` says;
-/// null: neither is known, and whether ranks have GPUs is what `device` of the recipe says. `ranks_per_host`: 0 where
-/// nobody knows; then hosts are taken to have 8 GPUs, and ranks on CPUs to share one host.
-/// Throws InputError when the recipe names another device than the machine's.
+/// Returns the request for a forecast of `recipe` on `ranks` ranks with the speed and memory of `machine`. Without a
+/// machine neither is known, and `device` of the recipe says whether ranks have GPUs. `ranks_per_host`: 0 when unknown;
+/// hosts are then assumed to have 8 GPUs, and ranks on CPUs to share one host. Throws InputError when the recipe names
+/// another device than the machine's.
 ForecastRequest forecast_request(const Recipe& recipe, int64_t ranks, int64_t ranks_per_host,
                                  std::shared_ptr<const Machine> machine);
 
 /// Settings of a recipe as --set takes them: "parallel.fsdp.mode=full_shard".
 using Settings = std::vector<std::string>;
 
-/// A mesh on which a recipe can be trained, and what a step on it is.
+/// A mesh on which a recipe can be trained, and the forecast of a step on it.
 struct MeshForecast {
   MeshLayout layout;
-  Settings settings;  ///< that are laid over the recipe
-  Recipe recipe;      ///< with them
+  Settings settings;  ///< applied to the recipe
+  Recipe recipe;      ///< with these settings
   RunForecast forecast;
   bool fits = true;              ///< in ForecastRequest::memory
   int64_t sent_on_host = 0;      ///< bytes that a rank sends in a step over groups that lie on one host
@@ -61,13 +61,13 @@ struct MeshForecast {
   int64_t memory() const { return forecast.step.memory().total(); }
   /// Returns the number of hosts that `group` spans.
   int num_hosts(const std::string& group) const;
-  /// Returns what meshes are sorted by: those that fit first, then the faster ones, then those that send less among
-  /// hosts, then in all, then those that hold less.
+  /// Returns the key by which meshes are sorted: first those that fit, then the faster ones, then those that send less
+  /// among hosts, then those that send less in all, then those that hold less.
   auto order() const { return std::tuple(!fits, seconds(), sent_among_hosts, sent_on_host, memory()); }
 };
 
-/// Forecasts a step of `recipe` with `settings` over it, on the mesh with the sizes of `layout`, in the recipe's order
-/// of axes. Throws InputError when that cannot be trained: what resolve() and the trainer refuse.
+/// Forecasts a step of `recipe` with `settings` applied, on the mesh with the sizes of `layout` in the recipe's order
+/// of axes. Throws InputError when resolve() or the trainer refuses it.
 MeshForecast forecast_mesh(const Recipe& recipe, const MeshLayout& layout, const Settings& settings,
                            const ForecastRequest& request);
 

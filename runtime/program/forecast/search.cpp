@@ -18,14 +18,14 @@
 namespace meshtrain {
 namespace {
 
-/// The forecast of a mesh, or why it cannot be.
+/// The forecast of a mesh, or the reason why it is refused.
 struct MeshResult {
   std::optional<MeshForecast> mesh;
   std::string key, refusal;  ///< set when there is no mesh
 };
 
-/// Returns the number of threads for the forecasts. Steps of hosts are simulated on one: what their operators allocate
-/// for a moment is measured, by counters of the process.
+/// Returns the number of threads for the forecasts. Steps on hosts are simulated on one thread, because counters of the
+/// process measure the temporaries of their operators.
 size_t num_threads(const ForecastRequest& request) {
   return request.hosts.gpus ? std::max(1u, std::thread::hardware_concurrency()) : 1;
 }

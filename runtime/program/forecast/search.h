@@ -9,7 +9,7 @@
 
 namespace meshtrain {
 
-/// Meshes that cannot be, for the same key of the recipe.
+/// Meshes that are refused because of the same key of the recipe.
 struct RefusedMeshes {
   std::string key;                  ///< "model.num_key_value_heads"
   std::string reason;               ///< of the first of them: the line that `train --check` prints
@@ -24,13 +24,14 @@ struct MeshSearch {
 /// Returns every mesh of `ranks` ranks over dp, cp and tp, in the recipe's order of axes, legal or not.
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks);
 
-/// Looks at every mesh of `request.ranks` ranks over dp, cp and tp, and at the settings that request.scope names, of
-/// which each mesh has its best ones. Legal is what resolve() accepts and the trainer can be built for.
+/// Forecasts every mesh of `request.ranks` ranks over dp, cp and tp, each with its best settings among those that
+/// `request.scope` names. A mesh is legal when resolve() accepts it and the trainer can be built for it.
 MeshSearch search_meshes(const Recipe& recipe, const ForecastRequest& request);
 
 /// The largest value of a key with which a mesh is legal and fits in ForecastRequest::memory.
 struct LargestFit {
-  /// The limit that a larger value would be beyond: the memory, or what was to be tried (train.global_batch / dp).
+  /// The limit that a larger value would exceed: the memory, or the largest value to be tried (train.global_batch /
+  /// dp).
   enum class Bound { Memory, Tried };
 
   int64_t value = 0;

@@ -55,7 +55,7 @@ int64_t share_of(const Arena& arena, int64_t host_ranks) {
   return arena.placement() == Placement::Common ? arena.bytes() / host_ranks : arena.bytes();
 }
 
-/// Returns the bytes of this rank's shards that are no slices of full tensors.
+/// Returns the bytes of this rank's shards that are not slices of full tensors.
 int64_t shards_apart(const std::vector<Unit>& units) {
   int64_t bytes = 0;
   for (const Unit& unit : units) {
@@ -161,7 +161,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     step.model_flops = flops_of(trainer, decisions);
     return step;
   };
-  make_step(1);  // allocates what is kept, and begins with full parameters
+  make_step(1);  // allocates the tensors that are kept, and begins with full parameters
   std::vector<StepForecast> steps;
   for (const int64_t count : micro_batches) steps.push_back(make_step(count));
   return steps;

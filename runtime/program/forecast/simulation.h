@@ -18,12 +18,12 @@ struct ForecastHosts {
   bool gpus = false;           ///< tensors are on GPUs; false: on the hosts, whose ranks share memory
 };
 
-/// Bytes of a rank at the peak of a step, after the first. On a host they are those that HostMemory and WindowMemory
-/// count, a copy that ranks share by this rank's part.
+/// Bytes of a rank at the peak of a step after the first. On a host these are the bytes that HostMemory and
+/// WindowMemory count; a copy that ranks share counts with this rank's part.
 struct StepMemory {
-  int64_t parameters = 0;   ///< its shards, and full ones that are always there
-  int64_t gathered = 0;     ///< where parameters of other ranks are gathered, in reused memory
-  int64_t gradients = 0;    ///< full ones, and their shards
+  int64_t parameters = 0;   ///< shards, and full parameters with permanent memory
+  int64_t gathered = 0;     ///< reused memory into which parameters of other ranks are gathered
+  int64_t gradients = 0;    ///< full gradients and their shards
   int64_t optimizer = 0;    ///< the optimizer's state
   int64_t activations = 0;  ///< made by forwards
   int64_t temporaries = 0;  ///< made by the backward or the update
@@ -35,7 +35,7 @@ struct StepMemory {
   }
 };
 
-/// What a rank holds and sends in a step.
+/// The forecast of a step on one rank.
 struct StepForecast {
   StepMemory gradients;  ///< at the peak of forward, backward and sums of gradients
   StepMemory update;     ///< at the peak of the update

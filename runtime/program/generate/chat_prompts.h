@@ -22,9 +22,10 @@ struct ChatPromptOptions {
 /// conversation that ends with the assistant, unless that message is to be continued.
 std::vector<Prompt> read_chat_prompts(const std::filesystem::path& file, const ChatPromptOptions& options);
 
-/// Returns `prompt` as the tokens that `chat` makes of it, with the generation prompt after them unless the
-/// assistant's last message is continued; one of tokens as it is. Throws InputError, which names the conversation's
-/// location, when the template refuses it, or when it has a message of the system beside `options.system`.
+/// Renders `prompt` with `chat` and returns its tokens; a prompt of tokens is returned unchanged. Appends the
+/// generation prompt unless the assistant's last message is continued. Throws InputError, which names the
+/// conversation's location, when the template refuses it, or when it has a message of the system in addition to
+/// `options.system`.
 Prompt render_prompt(const Prompt& prompt, const ChatTemplate& chat, const Tokenizer& tokenizer,
                      const ChatPromptOptions& options);
 

@@ -22,8 +22,8 @@ class LanguageModel {
   /// Makes an empty cache for `capacity` positions.
   KeyValueCache make_cache(int64_t capacity) const;
 
-  /// Runs `ids`, one or more, which follow the positions in `cache`, through the model. Returns the logits of the token
-  /// after the last of them. Every tp rank must call it, with the same ids.
+  /// Runs one or more `ids` through the model; they follow the positions in `cache`. Returns the logits of the next
+  /// token. Every tp rank must call it, with the same ids.
   VocabularyLogits next(const std::vector<int64_t>& ids, KeyValueCache& cache);
 
   const ModelShape& shape() const { return shape_; }

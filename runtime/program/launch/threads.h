@@ -18,7 +18,7 @@ struct Processors {
   int64_t quota_group = 0;  ///< a number for that group, whose ranks share it
   int64_t asked = 0;        ///< threads that OMP_NUM_THREADS asks for; 0: none
 
-  /// Returns the cores, or the processor time that is allowed if that is less, in full cores; at least 1.
+  /// Returns the number of cores, or of the allowed processor time in cores, rounded down, if that is less; at least 1.
   int64_t usable() const;
 };
 

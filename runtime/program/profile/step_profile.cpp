@@ -84,7 +84,7 @@ void StepProfile::begin_step(int64_t step) {
 
 void StepProfile::end_step(int64_t step) {
   if (!runs_ || steps_.empty()) return;
-  FlightRecorder::own().set_work("");  // slices of a track lie within each other
+  FlightRecorder::own().set_work("");  // slices of a track must be nested
   steps_.back().ended = Clock::now();
   if (step + 1 >= options_.from + options_.steps) write();
 }

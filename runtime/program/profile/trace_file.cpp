@@ -174,7 +174,7 @@ int64_t clock_zero() {
   return duration_cast<nanoseconds>(wall.time_since_epoch()).count() - duration_cast<nanoseconds>(steady).count();
 }
 
-// The events are put after the last one: a trace of a large model has a gigabyte as a tree of values.
+// Inserts the events after the last one, in the text: as a tree of values, the trace of a large model takes a gigabyte.
 std::string with_tracks(std::string kineto, const TraceTracks& tracks) {
   const int64_t base = whole_number_after(kineto, "\"baseTimeNanoseconds\":");
   const int64_t process = whole_number_after(kineto, "\"pid\":");

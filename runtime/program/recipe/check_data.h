@@ -33,8 +33,8 @@ void take_layouts(Recipe& recipe);
 /// the sidecar does not have and of a tokenizer with the same vocabulary but another checksum.
 std::vector<Notice> sidecar_lines(const Recipe& recipe, const std::string& tokenizer);
 
-/// Throws InputError, with the location of the key in the recipe, when no label of a complete source of `data` counts.
-/// Reads samples until one has a label that does, the first in most files.
+/// Throws InputError, with the location of the key in the recipe, when a source of `data` has no label that counts.
+/// Reads samples of a source until one has such a label; in most files the first has one.
 void check_labels(const Recipe& recipe, const Mixture& data);
 
 }  // namespace meshtrain

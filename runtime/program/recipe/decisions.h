@@ -10,7 +10,7 @@
 namespace meshtrain {
 
 /// All decisions that a recipe leaves to the mesh, the model and the batch, made once. The floors below are built from
-/// them and see no word of the recipe.
+/// them and never see the recipe.
 struct Decisions : TrainingOptions {
   MeshLayout layout;
   DeviceRequest device;

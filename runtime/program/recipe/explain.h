@@ -4,10 +4,10 @@
 
 namespace meshtrain {
 
-/// Returns what is known of the key at `path` of a recipe, in lines: its kind, default, words and bounds, and the text
-/// of docs/recipe.md. Of a map also the keys in it. `path` may leave out its beginning and may name an entry of a list,
-/// as in --set. A word of another system that is one key here is explained as that key, after a line that says so.
-/// Throws InputError for another unknown key, with those that may have been meant.
+/// Returns an explanation of the key at `path` of a recipe, in lines: its kind, default, words and bounds, and the text
+/// of docs/recipe.md. For a map it also lists the keys in it. `path` may leave out its beginning and may name an entry
+/// of a list, as in --set. For a word of another program it explains the key with that meaning, after a line that says
+/// so. Throws InputError for any other unknown key, with the keys that may have been meant.
 std::string explain_key(const std::string& path);
 
 /// Returns all keys of a recipe, a line each: path, kind, default.

@@ -31,7 +31,7 @@ std::string text_or_dash(const std::optional<double>& value, ValueUnit unit) {
   return value ? text_of(*value, unit) : "-";
 }
 
-/// Returns how much more was planned than measured: "+3.4 %".
+/// Returns the relative error of the forecast: "+3.4 %" when it is more than was measured.
 std::string difference(const ForecastRecord::Pair& pair) {
   if (!pair.planned || !pair.measured || *pair.measured <= 0) return "";
   char text[32];

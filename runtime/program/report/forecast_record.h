@@ -10,9 +10,9 @@
 
 namespace meshtrain {
 
-/// The record of a step in forecast.json: what was planned for a rank, and what its first steps were.
+/// The content of forecast.json: the forecast of a step of one rank, and the measurements of its first steps.
 struct ForecastRecord {
-  /// A quantity; none where it is not known.
+  /// A quantity as forecast and as measured; none when it is not known.
   struct Pair {
     std::optional<double> planned, measured;
     bool operator==(const Pair&) const = default;
@@ -20,9 +20,9 @@ struct ForecastRecord {
 
   int64_t rank = 0;
   Pair memory, sent, seconds;                     ///< bytes at the peak; bytes; seconds of a step
-  std::map<std::string, double> memory_by_part;   ///< bytes, planned
-  std::map<std::string, double> seconds_by_part;  ///< planned, of computing; empty without a machine
-  std::map<std::string, double> exposed;          ///< seconds of waiting by group, planned
+  std::map<std::string, double> memory_by_part;   ///< bytes, forecast
+  std::map<std::string, double> seconds_by_part;  ///< of computing, forecast; empty without a machine
+  std::map<std::string, double> exposed;          ///< seconds of waiting by group, forecast
 
   bool operator==(const ForecastRecord&) const = default;
 };
@@ -35,7 +35,7 @@ struct ForecastLine {
   std::string label, planned, measured, difference;
 };
 
-/// Returns what was planned beside what the run measured. `metrics`: of the run, for the waits of its steps.
+/// Compares the forecast with the measurements of the run. `metrics`: the run's metrics, for the waits of its steps.
 std::vector<ForecastLine> compare(const ForecastRecord& step, const MetricsReader& metrics);
 
 }  // namespace meshtrain

@@ -52,7 +52,7 @@ int64_t whole_number_of(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
 }
 
-/// Returns the axes in a decisions.yaml: its keys mesh.AXIS. None when they make no mesh.
+/// Returns the axes in a decisions.yaml, its keys mesh.AXIS. Returns none when they do not form a mesh.
 std::vector<std::pair<std::string, int64_t>> mesh_of(const FlatKeys& decisions) {
   constexpr std::string_view kBefore = "mesh.";
   std::vector<std::pair<std::string, int64_t>> mesh;

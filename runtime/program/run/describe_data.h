@@ -16,7 +16,7 @@ namespace meshtrain {
 int64_t samples_of_run(const TrainRecipe& train, const TrainingState& state = {});
 
 /// Names the samples `first` .. `first` + `count` - 1 of the run by their positions in their files: "samples 8 to 11 of
-/// a.bin". Of many that do not follow each other only some are named.
+/// a.bin". When many are not consecutive, names only some of them.
 std::string describe_samples(const Mixture& data, int64_t first, int64_t count);
 
 /// Describes the data that a run of `num_samples` reads, one line for each source: samples, tokens, and epochs of the

@@ -26,16 +26,16 @@ struct ModelSize {
 /// The output of one rank: run directory, metrics and console lines.
 class Journal {
  public:
-  /// Writes the recipe, as run, its decisions, and `hosts`, the name of each rank's host, to `directory`. Removes the
-  /// metrics of steps after `last_step`, where the run continues. Throws std::runtime_error when the folder cannot be
-  /// written.
+  /// Writes the recipe as run, its decisions and `hosts`, the name of each rank's host, to `directory`. Removes the
+  /// metrics of steps after `last_step`, from which the run continues. Throws std::runtime_error when the folder cannot
+  /// be written.
   Journal(const Recipe& recipe, const Decisions& decisions, const std::vector<std::string>& hosts,
           std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
   /// Prints the lines before the first step: the model, its layout on the mesh, and its memory. Begins the start in
   /// events.jsonl. `disk_bytes`: bytes that this rank keeps on disk.
   void announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const;
-  /// Prints what the complete run of `num_samples` reads.
+  /// Prints which data the run reads from its first step to its last, `num_samples` samples.
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
   /// Prints where the run resumes, and which keys of the recipe have changed.
   void announce(const ResumePoint& resumed) const;
@@ -76,7 +76,7 @@ class Journal {
   int64_t last_step_;  // that was recorded, or continued from
   MetricsFile metrics_;
   std::optional<TensorBoardFile> tensorboard_;      // null without train.tensorboard
-  GoodputFile goodput_;                             // after metrics_, which say what is lost
+  GoodputFile goodput_;                             // after metrics_, which know the lost steps
   std::optional<ParameterMetricsFile> parameters_;  // null without train.parameter_metrics
   StepPace pace_;
   double seconds_of_evaluation_ = 0;

@@ -27,15 +27,15 @@ class Prediction {
   void count_copy(int64_t bytes, int64_t num_steps);
   /// Returns the forecast in one line.
   std::string text() const;
-  /// Takes a step's seconds. Returns a line with forecast and truth after the tenth step of this start; else empty.
+  /// Records a step's seconds. After the tenth step of this start returns a line with forecast and measurements, else
+  /// an empty text.
   std::string observe(double step_seconds);
-  /// Writes `file`, an object of JSON: what is planned and, after the tenth step, what was measured. Throws as
-  /// OutputFile does.
+  /// Writes `file`, a JSON object: the forecast and, after the tenth step, the measurements. Throws as OutputFile does.
   void write() const;
 
  private:
   int64_t memory() const;
-  /// Returns the bytes that are planned for the first kSteps steps.
+  /// Returns the forecast of the memory for the first kSteps steps, in bytes.
   int64_t planned_memory() const { return step_.memory().total() + early_copy_; }
   std::string rates() const;
   double median_seconds() const;

@@ -174,7 +174,7 @@ MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, For
 
 std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const ForecastRequest& request) try {
   return memory_remedies(recipe, layout, request);
-} catch (const std::exception&) {  // there is no forecast, or no memory for one
+} catch (const std::exception&) {  // no forecast is possible, or there is no memory for one
   return "";
 }
 

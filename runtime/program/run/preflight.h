@@ -42,7 +42,7 @@ struct MemoryNotice {
 MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, ForecastRequest request, int64_t needed,
                            bool measured);
 
-/// Returns memory_remedies(), an empty text where there is no forecast. Throws nothing.
+/// Returns memory_remedies(), or an empty text when no forecast is possible. Throws nothing.
 std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const ForecastRequest& request);
 
 /// Returns, in one line, what only the ranks of a run can find out.

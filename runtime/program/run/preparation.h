@@ -36,8 +36,8 @@ struct Preparation {
   std::unique_ptr<Mixture> data;
   std::unique_ptr<Evaluation> evaluation;
   bool resumes = false;  ///< true: from a checkpoint; the same on all ranks
-  /// The forecast request of this run. Its memory is the least that any rank has free now; without ranks, that of
-  /// RunOptions::machine.
+  /// The forecast request of this run. Its memory is the least free memory of any rank now; without ranks, the memory
+  /// of RunOptions::machine.
   ForecastRequest request;
 
   // Set on rank 0 only.

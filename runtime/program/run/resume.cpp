@@ -109,8 +109,8 @@ std::string changed_schedule(const CheckpointHead& own, const CheckpointHead& sa
          "schedule.min_ratio, and steps before it have a little more than they had";
 }
 
-/// Returns a warning when other steps to spread the schedule over than those of the checkpoint, train.steps or
-/// schedule.total_steps, give the next step another learning rate than the run had planned for it; else nothing.
+/// Returns a warning when train.steps or schedule.total_steps differ from those of the checkpoint, and so give the next
+/// step another learning rate; else an empty text.
 std::string moved_schedule(const CheckpointHead& own, const CheckpointHead& saved) {
   const Recipe now = parse_recipe(own.recipe), before = parse_recipe(saved.recipe);
   const int64_t next = saved.state.step + 1;

@@ -50,7 +50,7 @@ struct ResumeCandidate {
 /// Returns the candidate for a resume from the checkpoint in `folder`. `own`: describe_run() of the run; `num_steps`:
 /// its last step. Reads the manifest and no pieces. A checkpoint of step 0 has weights only, so only a different model
 /// contradicts it. Throws InputError with the differences when the checkpoint has another model, other data, another
-/// optimizer or a step after the last, and InputError with the other checkpoints of the folder when its manifest is
+/// optimizer or a step after the last. Throws InputError with the other checkpoints of the folder when the manifest is
 /// damaged. Call on one rank.
 ResumeCandidate resume_candidate(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps);
 

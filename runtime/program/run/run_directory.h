@@ -38,7 +38,7 @@ class RunDirectory {
   std::filesystem::path metrics() const { return metrics_of(folder_); }
   static std::filesystem::path metrics_of(const std::filesystem::path& run) { return run / "metrics.jsonl"; }
   static std::filesystem::path events_of(const std::filesystem::path& run) { return run / "events.jsonl"; }
-  /// Returns the file of the forecast of a step and of what the first steps were.
+  /// Returns the file with the forecast of a step and the measurements of the first steps.
   static std::filesystem::path forecast_of(const std::filesystem::path& run) { return run / "forecast.json"; }
   std::filesystem::path goodput() const { return folder_ / "goodput.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
@@ -49,8 +49,8 @@ class RunDirectory {
   static std::filesystem::path checkpoints_of(const std::filesystem::path& run) { return run / "checkpoints"; }
   /// Renames the files of a run that an older version began. Files that cannot be renamed stay as they are.
   void rename_older_files() const;
-  /// Writes the recipe as run, recipe.yaml, the decisions, decisions.yaml, and the name of each rank's host,
-  /// hosts.json. Throws as OutputFile does.
+  /// Writes recipe.yaml, the recipe as run; decisions.yaml, its decisions; and hosts.json, the name of each rank's
+  /// host. Throws as OutputFile does.
   void write(const std::string& recipe, const std::string& decisions, const std::vector<std::string>& hosts) const;
 
  private:

@@ -119,7 +119,7 @@ void TensorBoardFile::write(const std::string& event) {
   const ssize_t written = ::write(descriptor_, record.data(), record.size());
   if (written == static_cast<ssize_t>(record.size())) return;
   warn(written < 0 ? std::strerror(errno) : "it was written in part");
-  close(std::exchange(descriptor_, -1));  // a record that is not complete ends what readers take
+  close(std::exchange(descriptor_, -1));  // readers stop at an incomplete record
 }
 
 void TensorBoardFile::warn(const std::string& problem) {

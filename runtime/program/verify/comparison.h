@@ -61,7 +61,7 @@ bool is_rounded(const std::string& precision);
 double value_tolerance(const std::string& precision);
 
 /// Returns the smallest eps of AdamW for runs of `precision` that are compared. It is above the noise in gradients,
-/// which a smaller eps would turn into complete steps.
+/// which a smaller eps would turn into full steps.
 double least_eps(const std::string& precision);
 
 }  // namespace meshtrain

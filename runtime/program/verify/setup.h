@@ -16,8 +16,8 @@ struct VerifyOptions {
       skipped_sums;  ///< names sums to skip, a fault that verify must find, as skip_sums() takes it; empty: none
 };
 
-/// A recipe and the run that verifies it: the run shows in few steps what is compared, and leaves out what has no
-/// influence.
+/// A recipe and the run that verifies it. The run shows in few steps all results that are compared, and leaves out
+/// everything without influence on them.
 struct VerifySetup {
   Recipe asked;
   Recipe recipe;  ///< has random weights, a constant learning rate that moves them, and the options' precision, steps
@@ -25,13 +25,13 @@ struct VerifySetup {
   Decisions decisions;  ///< for `recipe` on its mesh
 };
 
-/// Prepares the verification. No communication. Throws InputError, naming the recipe, when the recipe cannot run on its
-/// mesh even with a small model, when its mesh does not have `num_ranks` ranks, or when the mesh cannot have the
+/// Prepares the verification, without communication. Throws InputError, naming the recipe, when the recipe cannot run
+/// on its mesh even with a small model, when its mesh does not have `num_ranks` ranks, or when the mesh cannot have the
 /// requested fault.
 VerifySetup set_up_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks);
 
-/// Returns the recipe in another precision, without what only its own precision has: loss scale, stochastic rounding,
-/// reductions in the half, optimizer state of another dtype.
+/// Returns the recipe in another precision, without the settings that only its own precision has: loss scale,
+/// stochastic rounding, reductions in the half, optimizer state of another dtype.
 Recipe in_precision(Recipe recipe, const std::string& precision);
 
 /// Returns the recipe of the same training on one rank.

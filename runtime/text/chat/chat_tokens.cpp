@@ -64,7 +64,7 @@ std::vector<Span> with_weight(const Conversation& conversation, const RenderResu
   return kept;
 }
 
-/// Returns what {% generation %} has marked, after the prompt where there is one.
+/// Returns the spans that {% generation %} has marked; in a conversation with a prompt, only those after the prompt.
 std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& conversation, const RenderResult& full) {
   const std::vector<Span> marked = with_weight(conversation, full, full.generation);
   if (conversation.first_counted == 0) return marked;
@@ -172,7 +172,7 @@ std::optional<Span> span_of(const std::vector<MessageSpan>& spans, size_t messag
   return found;
 }
 
-/// Returns what the template writes after the last of the first `count` messages to begin the next turn.
+/// Returns the generation prompt: what the template writes after the first `count` messages to begin the next turn.
 std::optional<std::string> generation_prompt(const ChatTemplate& chat, const Conversation& conversation, size_t count) {
   const std::optional<RenderResult> rendered = count > 0 ? try_render(chat, conversation, count, true) : std::nullopt;
   const std::optional<Span> last = rendered ? span_of(rendered->message_spans, count - 1) : std::nullopt;
@@ -191,7 +191,7 @@ std::optional<Span> turn_by_loop(const ChatTemplate& chat, const Conversation& c
 
 constexpr std::array<FindTurn*, 2> kWays = {turn_by_prefixes, turn_by_loop};
 
-/// Returns the conversation after a message of another one.
+/// Returns `conversation` with the first message of `other` in front of it.
 Conversation after_message(const Conversation& other, const Conversation& conversation) {
   const jinja::ListPtr& before = other.messages;
   jinja::List messages{{before->values[0]}, false, std::max(before->depth, conversation.messages->depth)};
@@ -224,10 +224,10 @@ std::optional<Span> first_turn_by(const Conversation& longer, FindTurn& find, co
   return Span{end - (turn->end - turn->begin), end};
 }
 
-/// Returns the turn of message 0. Many templates look at the first message, and so refuse to render none, or render a
-/// message of the system in front of one. The turn is looked for after another message instead, of the user, or where
-/// that changes the turn (Qwen3 without a question) of the system: what is written after that message has to be what
-/// the conversation itself ends with.
+/// Returns the turn of message 0. Many templates look at the first message: they refuse to render no message, or render
+/// a message of the system in front. The turn is therefore looked for after an added message of the user, or of the
+/// system where the user's changes the turn (Qwen3 without a question). The text after the added message must be the
+/// end of the conversation's own text.
 std::optional<Span> first_turn(FindTurn& find, const ChatTemplate& chat, const Conversation& conversation,
                                const std::string& full) {
   const std::string text = "?";
@@ -292,7 +292,7 @@ std::optional<std::vector<Span>> spelled_tokens(const Tokenizer& tokenizer, std:
   return spans;
 }
 
-/// Returns how many tokens the text before `end` has, of those that the complete text begins with.
+/// Returns the number of leading `ids`, those of the complete text, with which the text before `end` begins too.
 size_t tokens_before(const Tokenizer& tokenizer, std::string_view text, size_t end, const std::vector<int64_t>& ids) {
   const std::vector<int64_t> before = tokenizer.ids(text.substr(0, end), /*add_special=*/false);
   const auto [mine, theirs] = std::mismatch(before.begin(), before.end(), ids.begin(), ids.end());

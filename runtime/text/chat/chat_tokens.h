@@ -23,20 +23,21 @@ struct ChatTokens {
   size_t num_unwritten = 0;  ///< messages of the assistant of which the template writes nothing, and so without a label
 };
 
-/// Returns the ids that transformers' apply_chat_template(tokenize=True) gives: those of the rendered text, in which
-/// special tokens are recognised and around which none is put.
+/// Returns the ids that transformers' apply_chat_template(tokenize=True) gives: those of the rendered text, with its
+/// special tokens recognised and no others put around it.
 ///
-/// The assistant's turns are found with LossOn::Assistant, of a conversation with a prompt only those after it,
+/// With LossOn::Assistant it looks for the assistant's turns; in a conversation with a prompt, only for those after the
+/// prompt. It finds them
 ///   1. by the template's own {% generation %}, as transformers' assistant mask has them;
 ///   2. else by rendering prefixes: the turn of message i is what the first i + 1 messages have more than the first i
 ///      with the generation prompt, if both are prefixes of the complete text;
-///   3. else, for a template that renders a turn in another way when it is the last, by what its loop writes for
-///      message i, without the generation prompt with which that begins.
-/// A message without a text of its own, tool calls alone in most, has no turn where the template writes the same
-/// without it, and is left out of the search. The turn of message 0, which has nothing before it, is looked for in both
-/// ways after a message of the user or of the system; what is rendered after that message has to be the end of the
-/// conversation's own text. A token counts when a byte of it belongs to such a turn. Throws InputError when the
-/// template refuses the conversation, or none of the three finds the turns.
+///   3. else, for a template that renders a turn differently when it is the last, by the text that its loop writes for
+///      message i, without the generation prompt at its beginning.
+/// A message without a text of its own, in most cases tool calls alone, has no turn when the template writes the same
+/// without it; the search leaves it out. Message 0 has nothing before it. Its turn is looked for in ways 2 and 3 after
+/// an added message of the user or of the system; the text after that message must be the end of the conversation's own
+/// text. A token counts when a byte of it belongs to such a turn. Throws InputError when the template refuses the
+/// conversation, or when none of the three ways finds the turns.
 ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, const Conversation& conversation,
                          LossOn loss);
 
@@ -44,7 +45,7 @@ ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, c
 std::vector<int64_t> tokenize_prompt(const ChatTemplate& chat, const Tokenizer& tokenizer,
                                      const Conversation& conversation);
 
-/// Returns the special token with which the template ends an assistant's turn; std::nullopt when none stands there.
+/// Returns the special token with which the template ends an assistant's turn; std::nullopt when there is none.
 std::optional<int64_t> end_of_turn(const ChatTemplate& chat, const Tokenizer& tokenizer);
 
 }  // namespace meshtrain

@@ -74,8 +74,8 @@ const char* role_of_sharegpt(const std::string& from) {
   return from == "system" ? "system" : nullptr;
 }
 
-/// Returns "conversations", as ShareGPT has them, as messages: {from, value} in the place of {role, content}, after
-/// "system" where that is a text.
+/// Returns the messages of ShareGPT's "conversations", which have {from, value} instead of {role, content}. A text
+/// "system" becomes the first message.
 Json messages_of_sharegpt(const Json& object) {
   const Json& list = object["conversations"];
   if (!list.is_array()) throw InputError("\"conversations\" is not a list of messages");

@@ -40,10 +40,10 @@ Conversation parse_open_conversation(std::string_view json);
 /// Returns true when the last message is one of the assistant.
 bool ends_with_assistant(const Conversation& conversation);
 
-/// Returns the conversation after a message of the system. Throws InputError when it begins with such a message.
+/// Returns the conversation with a message of the system in front. Throws InputError when it already begins with one.
 Conversation after_system(const Conversation& conversation, const std::string& system);
 
-/// Returns the conversation of one message of the user, after one of the system unless `system` is null.
+/// Returns a conversation of one message of the user, with one of the system in front unless `system` is null.
 Conversation ask(const std::string& text, const std::string* system);
 
 }  // namespace meshtrain

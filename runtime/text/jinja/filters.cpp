@@ -222,7 +222,7 @@ Value reversed(const Value& value, const Arguments& arguments, Budget& budget) {
   return make_text(std::move(text), budget);
 }
 
-/// Returns the number that a text is in Python. Throws Failure for the spellings that are not read here.
+/// Returns the number that Python reads from a text, if any. Throws Failure for spellings that are not supported here.
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
   if (std::ranges::any_of(text, [](char c) { return c == '_' || c < 0; })) {
@@ -318,8 +318,8 @@ Value with_case(const Value& value, const Arguments& arguments, Budget& budget) 
   return make_text(Change(shown_text(value, budget)), budget);
 }
 
-/// Returns the text with a capital at the beginning of each word, which Jinja, unlike str.title(), finds after spaces,
-/// hyphens and opening brackets.
+/// Returns the text with a capital at the beginning of each word. Words begin as in Jinja, unlike str.title(): after
+/// spaces, hyphens and opening brackets.
 std::string title_words(std::string_view text) {
   std::string changed = lower(text);
   title(text);  // refuses letters whose case is not known here

@@ -10,7 +10,7 @@
 namespace meshtrain::jinja {
 namespace {
 
-/// Returns true for what str.isspace() calls a space.
+/// Returns true for code points that Python's str.isspace() takes for spaces.
 bool is_python_space(uint32_t point) {
   return is_space(point) || (point >= 0x1C && point <= 0x1F);
 }

@@ -21,16 +21,16 @@ int64_t prepare_bytes(const std::vector<std::filesystem::path>& inputs, const st
                       const std::string& dtype, std::optional<int64_t> separator = {}, const FileFilter& filter = {},
                       const std::string& command = "");
 
-/// Writes a few lines about a token file to `out`: how many tokens, smallest and largest id, how the ids are spread,
-/// which are the most frequent, how many documents end with `separator` when there is one and how long they are, and
-/// `samples` runs (1) of `count` ids (32): the first ids of the file, and of equal pieces of it, after the next
-/// separator when there is one. The runs are shown as text too, decoded by `tokenizer`, or without one when every id of
-/// the file is a byte. Of packed conversations, unless `count` is given, `samples` complete ones are shown instead, by
-/// default 3. For a Megatron file (dtype megatron) the lines also say how many documents its index lists, of packed
-/// samples without those of padding. Where a loss mask lies beside the tokens (mask_beside()) the lines say how many
-/// tokens count as labels, and which of a run. Runs of packed samples begin where records do. The first line is written
-/// after the complete file has been read. Throws InputError as TokenFile does, for an id that is negative, and when the
-/// separator does not fit into `dtype`.
+/// Writes a few lines about a token file to `out`: the number of tokens, the smallest and the largest id, the
+/// distribution of the ids, and the most frequent ones. With `separator` it also writes how many documents end with it,
+/// and their lengths. Then it shows `samples` runs (by default 1) of `count` ids (32): the first ids of the file and of
+/// equal pieces of it, after the next separator if there is one. The runs are also shown as text, decoded by
+/// `tokenizer`, or without one when every id of the file is a byte. For packed conversations without `count`, it shows
+/// `samples` complete conversations instead, by default 3. For a Megatron file (dtype megatron) the lines also have the
+/// number of documents in its index, for packed samples without those of padding. When a loss mask lies next to the
+/// tokens (mask_beside()), the lines say how many tokens count as labels, and which of a run. Runs of packed samples
+/// begin where records do. Writes its first line after it has read the complete file. Throws InputError as TokenFile
+/// does, for an id that is negative, and when the separator does not fit into `dtype`.
 void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const std::string& dtype,
                     std::optional<int64_t> count = {}, std::optional<int64_t> separator = {},
                     const Tokenizer* tokenizer = nullptr, std::optional<int64_t> samples = {});

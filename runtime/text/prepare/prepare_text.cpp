@@ -70,7 +70,7 @@ void check_parts_folder(const fs::path& folder) {
 /// The folder OUT.parts, locked by one run.
 class PartsFolder {
  public:
-  // `settings`: all that the parts depend on. Parts of other settings are removed.
+  // `settings`: everything that the parts depend on. Removes parts that were made with other settings.
   PartsFolder(fs::path folder, const std::string& settings) : folder_(std::move(folder)) {
     check_parts_folder(folder_);
     std::error_code error;
@@ -123,7 +123,7 @@ class PartsFolder {
   }
 
  private:
-  /// Returns the settings in the folder; an empty text when there is none. Throws when it cannot be read.
+  /// Returns the settings that the folder keeps; an empty text when it keeps none. Throws when they cannot be read.
   std::string saved_settings() const {
     const fs::path file = folder_ / "plan.json";
     if (!fs::exists(file)) return "";

@@ -236,7 +236,7 @@ class CompressedText {
   }
 
  private:
-  /// Reads the next bytes after text_. Returns false after the call that found the end.
+  /// Appends the next bytes to text_. Returns false when an earlier call has found the end.
   bool read_more() {
     if (ended_) return false;
     const size_t before = text_.size();

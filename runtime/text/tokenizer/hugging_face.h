@@ -24,7 +24,7 @@ struct HuggingFaceParts {
   BpeOptions bpe;
   std::unordered_map<std::string, uint32_t> ids;  // by the model's tokens, as the file spells them
   std::vector<AddedToken> added;                  // no two with the same content
-  std::string beside;                             // what the files beside it change of `added`; empty: nothing
+  std::string beside;                             // changes of `added` by the files next to it; empty: none
   std::vector<int64_t> before, after;             // ids around every text
   std::vector<DecodingStep> decoding;
 };

@@ -158,7 +158,7 @@ class Pattern::Search {
     return true;
   }
 
-  // Continues a loop after its first kLongRun bytes; takes over the end of the run that the loop has found last.
+  // Continues a loop after its first kLongRun bytes. Reuses the end of the run that the loop has found last.
   void finish_long_run(const PatternProgram::Instruction& now, Alternatives::Stretch& run, const char*& at,
                        const char*& low, uint32_t& count) {
     const bool is_endless = now.max == kEndlessRepeats;

@@ -29,7 +29,8 @@ std::vector<int64_t> some_ids(const TokenFile& tokens) {
   return ids;
 }
 
-/// Returns the largest of every `num_parts`-th id: of wider ids these are the largest values of their parts.
+/// Returns, for each offset below `num_parts`, the largest of every `num_parts`-th id. When ids are wider than read,
+/// these are the largest values of their parts.
 std::vector<int64_t> largest_parts(const std::vector<int64_t>& ids, size_t num_parts) {
   std::vector<int64_t> largest(num_parts);
   for (size_t i = 0; i < ids.size(); ++i) largest[i % num_parts] = std::max(largest[i % num_parts], ids[i]);

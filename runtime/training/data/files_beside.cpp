@@ -18,8 +18,8 @@ bool are_packed(const SourceOptions& source) {
   return source.dtype == "megatron" && !mask_beside(source.tokens).empty();
 }
 
-/// Returns true when no record of packed tokens has more than one sample, as their sidecar says: what stands after
-/// that one is padding, which the sample does not see.
+/// Returns true when the sidecar says that no record of packed tokens has more than one sample. The rest of such a
+/// record is padding, which the sample does not see.
 bool has_one_each(const fs::path& tokens) {
   const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);
   return sidecar && sidecar->samples && sidecar->sequence_length &&

@@ -16,7 +16,7 @@ struct Parallelism {
 };
 
 /// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each. With a
-/// cache they continue after the positions in it: B = 1, and this rank holds all s tokens.
+/// cache they follow the positions in it; then B = 1, and this rank holds all s tokens.
 struct Sequence {
   SequenceLayout layout;
   Rotary rotary;  ///< of layout.positions(), or of positions that begin at 0 in each of layout.documents(), or at the

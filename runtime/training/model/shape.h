@@ -19,7 +19,7 @@ struct RopeScaling {
   double beta_slow = 1;                           ///< yarn
   std::optional<double> attention_factor;         ///< yarn longrope; none: from factor (and the mscales of yarn)
   std::optional<double> mscale, mscale_all_dim;   ///< yarn; both or none, none beside attention_factor
-  bool truncate = true;                           ///< yarn; the ramp begins and ends at full features
+  bool truncate = true;                           ///< yarn; the bounds of the ramp are rounded to integers
   std::vector<double> short_factor, long_factor;  ///< longrope: a divisor of each frequency, for sequences of up to
                                                   ///< the original positions, and for longer ones
 
@@ -66,11 +66,11 @@ struct ModelShape {
 int64_t window_of(const ModelShape& shape, int64_t layer);
 /// Returns true when queries and keys of `layer` rotate with their position.
 bool is_rotary(const ModelShape& shape, int64_t layer);
-/// Returns true when those of `layer` rotate by rope_local_base_freq.
+/// Returns true when queries and keys of `layer` rotate by rope_local_base_freq.
 bool is_locally_rotary(const ModelShape& shape, int64_t layer);
 /// Returns the number that multiplies the scores.
 double attention_scale(const ModelShape& shape);
-/// Returns the features of a head that rotate: even.
+/// Returns the number of features of a head that rotate, which is even.
 int64_t rotary_features(const ModelShape& shape);
 
 }  // namespace meshtrain

@@ -110,7 +110,8 @@ class Promise {
   int64_t bytes_;
 };
 
-/// Reserves this rank's part of the file and maps all of it; the reason when that fails.
+/// Reserves this rank's part of the file and maps the complete file. Returns the reason when that fails, else an empty
+/// text.
 std::string reserve(const File& file, const Ticket& ticket, const HostLayout& layout, int64_t rank_bytes,
                     Promise& promise, std::byte*& base) {
   const auto failed = [](const std::string& what) { return what + " failed: " + std::strerror(errno); };
@@ -212,7 +213,7 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
   const File file_made(made);
   ticket = share_ticket(comm, layout, leader, ticket);
 
-  // 2. Everyone reserves its own part, which therefore lies near its own processor, and maps all of it.
+  // 2. Every rank reserves its own part, which then lies near its processor, and maps the complete file.
   std::byte* base = nullptr;
   Promise promise(ticket.file >= 0 ? rank_bytes : 0);
   if (problem.empty() && ticket.file >= 0) {
@@ -229,8 +230,9 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
                          std::to_string(layout.local_size) + " ranks; " + failing};
   }
 #ifdef MADV_POPULATE_WRITE
-  // No faults in the first step for the own part; may be refused. A rank touches a slice of each of the others' parts:
-  // page tables for all of them would take 8 bytes a page of the full window in every rank.
+  // Avoids page faults in the own part during the first step; the system may refuse. The other ranks' parts are left
+  // out. A rank touches only a slice of each, and page tables for the full window would take 8 bytes a page in every
+  // rank.
   madvise(base + layout.local_rank * rank_bytes, static_cast<size_t>(rank_bytes), MADV_POPULATE_WRITE);
 #endif
   return {mapping, ""};

@@ -24,7 +24,7 @@ struct Rotary {
 Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device,
                    int64_t length = 0);
 
-/// Returns the same of sliding layers that rotate by rope_local_base_freq; without tensors where the model has none.
+/// Returns the angles of sliding layers that rotate by rope_local_base_freq; without tensors when the model has none.
 Rotary make_local_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device);
 
 /// Rotates x [B, s, heads, D] by the angles of R/2 pairs: feature i with feature i + R/2, for the first R features of

@@ -6,7 +6,7 @@
 
 namespace meshtrain::rope_host {
 
-/// The rows of one token: the elements of its heads that are rotated.
+/// The elements of a token's heads that are rotated, one row for each head.
 struct Heads {
   int64_t count;               ///< of heads
   int64_t half;                ///< elements of a row's first half, and of its second

@@ -71,8 +71,8 @@ TEST(Schedule, ConstantStays) {
   EXPECT_DOUBLE_EQ(learning_rate(schedule(Schedule::Constant, 0), 3e-4, 999, 1000), 3e-4);
 }
 
-// total_steps is apart from the steps of the run: the same rates, however long the run is; after it the last one
-// stays.
+// total_steps does not depend on the steps of the run: the rates are the same however long the run is. After
+// total_steps the last rate stays.
 TEST(Schedule, IsSpreadOverItsOwnSteps) {
   for (const Schedule name : {Schedule::Cosine, Schedule::Linear, Schedule::Wsd}) {
     ScheduleOptions own = schedule(name, 4, 8, 0.1);

@@ -55,7 +55,7 @@ double distance(const at::Tensor& gradients, const at::Tensor& exact) {
   return ((gradients - exact).norm() / exact.norm()).item<double>();
 }
 
-// The sum of many layers' additions is rounded to the half after each of them, unless it is fp32.
+// The residual stream is rounded to a half after the addition of each layer, unless it is fp32.
 TEST(ResidualDtype, BringsGradientsNearerToThoseOfFp32) {
   for (const char* family : {"llama", "olmo2", "gemma2"}) {
     const TrainingOptions options = options_of(family, 24);
