@@ -42,6 +42,9 @@ function(meshtrain_floor name)
     elseif(NOT FLOOR_WITHOUT_TORCH)
       target_precompile_headers(${target} REUSE_FROM meshtrain_pch)
     endif()
+    if(NOT FLOOR_COLD)
+      set_property(GLOBAL APPEND PROPERTY MESHTRAIN_HOT ${name})
+    endif()
   else()  # headers alone
     add_library(${target} INTERFACE)
     set(kind INTERFACE)
@@ -80,19 +83,28 @@ function(meshtrain_lanes target)
   endforeach()
 endfunction()
 
-# meshtrain_opens_plugins(TARGET): a program in which plug-ins find the functions of floors that they need. It holds all of mesh/
-# and mesh/device, for parts that only a plug-in calls.
+# meshtrain_whole(TARGET FLOORS...): links all of these floors into a program, before its own objects.
+function(meshtrain_whole target)
+  foreach(floor ${ARGN})
+    get_target_property(linked ${target} MESHTRAIN_WHOLE)
+    if(NOT floor IN_LIST linked)
+      set_property(TARGET ${target} APPEND PROPERTY MESHTRAIN_WHOLE ${floor})
+      target_link_options(${target} PRIVATE
+        "LINKER:--whole-archive,$<TARGET_FILE:meshtrain_${floor}>,--no-whole-archive")
+    endif()
+  endforeach()
+endfunction()
+
+# meshtrain_opens_plugins(TARGET): a program in which plug-ins find the functions of floors that they need. The floors that
+# are not COLD come first: of a template that several files instantiate, a linker takes the first copy.
 function(meshtrain_opens_plugins target)
   set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON DEFINE_SYMBOL "")
-  target_link_options(${target} PRIVATE
-    "LINKER:--whole-archive,$<TARGET_FILE:meshtrain_mesh>,$<TARGET_FILE:meshtrain_device>,--no-whole-archive")
+  get_property(floors GLOBAL PROPERTY MESHTRAIN_HOT)
+  meshtrain_whole(${target} ${floors})
 endfunction()
 
 # meshtrain_holds_operators(TARGET): links the operators into a program that calls them by name alone: the linker would
 # leave out the files that define them.
 function(meshtrain_holds_operators target)
-  foreach(room model optimizer trainer)
-    target_link_options(${target} PRIVATE
-      "LINKER:--whole-archive,$<TARGET_FILE:meshtrain_${room}>,--no-whole-archive")
-  endforeach()
+  meshtrain_whole(${target} model optimizer trainer)
 endfunction()

@@ -21,7 +21,7 @@ foreach(folder "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}" "${MESHTRAIN_LIBT
   target_compile_options(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${folder}/=>)
 endforeach()
 
-# Two precompiled headers: one for code that computes in each step, and one, without autograd, for code that runs once.
+# Two precompiled headers: one for all code, and one, without autograd, for code whose own time cannot be measured.
 # GCC keeps the options of a header, so the header decides how much the code after it is optimised. Each file
 # instantiates the templates that functions of the header call: 1.4 s for those of the dispatcher and autograd.
 set(headers "${PROJECT_SOURCE_DIR}/mesh/device/aten.h" <ATen/Parallel.h>
@@ -37,7 +37,7 @@ endforeach()
 target_precompile_headers(meshtrain_pch PRIVATE ${autograd_headers})
 target_compile_options(meshtrain_cold_pch PRIVATE ${MESHTRAIN_COLD})
 
-# meshtrain_cold(TARGET): compiles a target without hot loops, in two thirds of the time.
+# meshtrain_cold(TARGET): compiles a target whose own time cannot be measured, in two thirds of the time.
 function(meshtrain_cold target)
   target_compile_options(${target} PRIVATE ${MESHTRAIN_COLD})
   target_precompile_headers(${target} REUSE_FROM meshtrain_cold_pch)
