@@ -107,7 +107,8 @@ TEST_P(Firewalls, HostsThatCannotWatchEachOtherTrainAndSaySo) {
       {"--firewall", how}, {"--set", "train.steps=1000000", "--set", std::string("train.time_limit=") + seconds}));
   if (ending.status == 77) GTEST_SKIP() << ending.err;
   EXPECT_EQ(ending.status, 75) << ending.err;
-  const Words lines = told(ending);
+  Words lines = told(ending);
+  std::erase_if(lines, [](const std::string& line) { return has(line, " holds up "); });  // a busy disk
   ASSERT_EQ(lines.size(), 1u) << ending.err;
   EXPECT_EQ(lines[0].rfind("warning: rank 2 on mtb", 0), 0u) << lines[0];
   EXPECT_TRUE(has(lines[0], " cannot reach rank 0 over TCP (tried 10.77.0.1")) << lines[0];
