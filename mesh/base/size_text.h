@@ -48,11 +48,11 @@ std::string counted(Count count, const std::string& word, const std::string& plu
 
 /// Formats seconds as "34:05" or "2:34:05".
 inline std::string duration(double seconds) {
-  const auto full = static_cast<int64_t>(std::llround(seconds));
+  const auto rounded = static_cast<int64_t>(std::llround(seconds));
   const auto two_digits = [](int64_t value) { return (value < 10 ? ":0" : ":") + std::to_string(value); };
   const std::string minutes =
-      full < 3600 ? std::to_string(full / 60) : std::to_string(full / 3600) + two_digits(full / 60 % 60);
-  return minutes + two_digits(full % 60);
+      rounded < 3600 ? std::to_string(rounded / 60) : std::to_string(rounded / 3600) + two_digits(rounded / 60 % 60);
+  return minutes + two_digits(rounded % 60);
 }
 
 }  // namespace meshtrain

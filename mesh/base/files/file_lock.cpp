@@ -21,10 +21,10 @@ LockOutcome try_lock(int descriptor) {
   while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) return LockOutcome::Taken;
-    struct flock full_file {};  // length 0: to its end
-    full_file.l_type = F_WRLCK;
-    full_file.l_whence = SEEK_SET;
-    if (::fcntl(descriptor, F_OFD_SETLK, &full_file) == 0) return LockOutcome::Held;
+    struct flock lock {};  // length 0: to its end
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    if (::fcntl(descriptor, F_OFD_SETLK, &lock) == 0) return LockOutcome::Held;
     return errno == EAGAIN || errno == EACCES ? LockOutcome::Taken : LockOutcome::Unsupported;
   }
   return LockOutcome::Held;

@@ -104,10 +104,10 @@ void compose(std::vector<uint32_t>& points) {
   int last = -1;  // the class of the character between the starter and this one
   for (const uint32_t c : points) {
     const int combining = tables().combining(c);
-    const uint32_t full =
+    const uint32_t composed =
         starter != kNone && (last < combining || last == -1) ? tables().compose(points[starter], c) : 0;
-    if (full != 0) {
-      points[starter] = full;
+    if (composed != 0) {
+      points[starter] = composed;
       continue;
     }
     if (combining == 0) {

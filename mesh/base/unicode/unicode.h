@@ -26,6 +26,8 @@ bool is_word(uint32_t code_point);
 
 /// Returns true when the package's Punctuation cuts at the code point.
 bool is_punctuation(uint32_t code_point);
+
+/// The normal forms of Unicode (UAX #15).
 enum class NormalForm { Nfc, Nfd, Nfkc, Nfkd };
 /// Returns `text`, valid UTF-8, in a normal form.
 std::string normal_form(NormalForm form, std::string_view text);
