@@ -18,16 +18,45 @@ int64_t lowest_free(std::vector<std::pair<int64_t, int64_t>> taken, int64_t size
   return offset;
 }
 
+/// Returns the number of tenants with a size before each tenant.
+std::vector<int64_t> positions_of(const std::vector<Tenant>& tenants) {
+  std::vector<int64_t> positions(tenants.size());
+  for (size_t i = 1; i < tenants.size(); ++i) positions[i] = positions[i - 1] + (tenants[i - 1].size > 0 ? 1 : 0);
+  return positions;
+}
+
+/// Returns offsets for a reach of 1: every second tenant begins where the memory begins, the others end where it ends.
+/// Those that stay lie before it.
+Offsets at_both_ends(const std::vector<Tenant>& tenants) {
+  Offsets assigned{std::vector<int64_t>(tenants.size()), 0};
+  int64_t begin = 0, size = 0, before = 0;
+  for (size_t i = 0; i < tenants.size(); ++i) {
+    const Tenant& tenant = tenants[i];
+    if (tenant.size == 0) continue;
+    if (tenant.always) assigned.offsets[i] = begin, begin += tenant.size;
+    size = std::max(size, tenant.always ? 0 : before + tenant.size);
+    before = tenant.always ? 0 : tenant.size;
+  }
+  assigned.total = begin + size;
+  const std::vector<int64_t> positions = positions_of(tenants);
+  for (size_t i = 0; i < tenants.size(); ++i) {
+    const Tenant& tenant = tenants[i];
+    if (tenant.size == 0 || tenant.always) continue;
+    assigned.offsets[i] = positions[i] % 2 == 0 ? begin : assigned.total - tenant.size;
+  }
+  return assigned;
+}
+
 }  // namespace
 
 Offsets assign_offsets(const std::vector<Tenant>& tenants, int64_t reach) {
+  if (reach == 1) return at_both_ends(tenants);
   std::vector<int64_t> order(tenants.size()), done;
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return std::pair(tenants[a].always, tenants[a].size) > std::pair(tenants[b].always, tenants[b].size);
   });
-  std::vector<int64_t> position(tenants.size());  // among those of any size
-  for (size_t i = 1; i < tenants.size(); ++i) position[i] = position[i - 1] + (tenants[i - 1].size > 0 ? 1 : 0);
+  const std::vector<int64_t> position = positions_of(tenants);
   Offsets assigned{std::vector<int64_t>(tenants.size()), 0};
   for (const int64_t tenant : order) {
     if (tenants[tenant].size == 0) continue;

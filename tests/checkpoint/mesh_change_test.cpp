@@ -22,6 +22,7 @@ struct MeshChoice {
   int64_t dp, tp, cp;
   std::string sharding;
   std::vector<std::string> order = {"dp", "cp", "tp"};
+  std::string unit = "block";
 
   int64_t size() const { return dp * tp * cp; }
 };
@@ -29,10 +30,12 @@ struct MeshChoice {
 const std::vector<MeshChoice> kChoices = {
     {1, 1, 1, "no_shard"},
     {2, 1, 1, "full_shard"},
+    {2, 1, 1, "full_shard", {"dp", "cp", "tp"}, "sublayer"},
     {1, 2, 1, "no_shard"},
     {2, 1, 1, "shard_optimizer"},
     {1, 1, 2, "shard_grad_op"},
     {4, 1, 1, "hybrid_shard+"},
+    {4, 1, 1, "hybrid_shard+", {"dp", "cp", "tp"}, "sublayer"},
     {2, 2, 1, "full_shard", {"tp", "dp", "cp"}},
     {2, 1, 2, "shard_grad_op", {"cp", "dp", "tp"}},
     {1, 4, 1, "no_shard"},
@@ -65,8 +68,9 @@ struct Kind {
 Recipe recipe_on(const MeshChoice& choice, const Kind& kind, const std::filesystem::path& folder) {
   const Variant variant{"qwen3", kind.tied, "mha", "none", "one", kind.precision, kind.optimizer, kind.frozen};
   const bool alone = choice.size() == 1;
-  const Cell cell{variant,      choice.dp,     choice.tp, choice.cp,      choice.cp > 1 ? "ring" : "none",
-                  "contiguous", choice.tp > 1, 1,         choice.sharding};
+  const Cell cell{variant,      choice.dp,     choice.tp, choice.cp,       choice.cp > 1 ? "ring" : "none",
+                  "contiguous", choice.tp > 1, 1,         choice.sharding, "none",
+                  choice.unit};
   Recipe recipe = recipe_of(cell, alone, folder);
   recipe.parallel.order = choice.order;
   recipe.train.stochastic_rounding = kind.rounds_stochastically;
@@ -165,6 +169,30 @@ TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
   for (const MeshChoice& choice : choices({world().size()})) {
     goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
     if (world().size() <= 2) goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
+  }
+}
+
+TEST(MeshChange, WithOtherUnitsLossesAreThoseOfOneRunToTheBit) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const MeshChoice choice{world().size(), 1, 1, world().size() > 1 ? "full_shard" : "no_shard"};
+  Recipe recipe = recipe_on(choice, {"bf16_mixed", "adamw", "none", true}, folder.path());
+  recipe.train.clip_norm = 0;  // its factor is rounded in the order in which units add up squares
+  for (const char* unit : {"sublayer", "block"}) {
+    const std::string other = unit == std::string("block") ? "sublayer" : "block";
+    recipe.parallel.fsdp.unit = unit;
+    Training uninterrupted(recipe, world());
+    uninterrupted.run(kSaved);
+    uninterrupted.save(folder.path() / unit);
+    const std::vector<double> expected = uninterrupted.run(kSteps - kSaved);
+    recipe.parallel.fsdp.unit = other;
+    Training resumed(recipe, world());
+    const std::vector<std::string> changes = resumed.resume(folder.path() / unit).changes;
+    if (world().rank() == 0) {
+      EXPECT_EQ(changes, std::vector<std::string>{"parallel.fsdp.unit: " + other + ", was " + unit});
+    }
+    EXPECT_EQ(resumed.run(kSteps - kSaved), expected);
   }
 }
 

@@ -23,6 +23,25 @@ TEST(Offsets, OfALargeEmbeddingAndHeadAreShared) {
   }
 }
 
+TEST(Offsets, OfNeighboursInPairsTakeTheLargestPair) {
+  // An embedding, attention and feed-forward in turn, and a head between the sizes of the two and of their sum.
+  const std::vector<Tenant> tenants = {{13}, {4}, {9}, {4}, {9}, {4}, {9}, {11}};
+  EXPECT_EQ(assign_offsets(tenants, 0).total, 13);
+  EXPECT_EQ(assign_offsets(tenants, 1).total, 9 + 11);
+  std::vector<Tenant> tied = tenants;
+  tied.front().always = true;
+  tied.back() = {4};
+  EXPECT_EQ(assign_offsets(tied, 1).total, 13 + 9 + 4);
+}
+
+TEST(Offsets, OfTwoSizesInTurnTakeAWindowOfAnEvenNumber) {
+  std::vector<Tenant> tenants;
+  for (int i = 0; i < 8; ++i) tenants.insert(tenants.end(), {{4}, {9}});
+  EXPECT_EQ(assign_offsets(tenants, 2).total, 2 * (4 + 9));
+  EXPECT_EQ(assign_offsets(tenants, 3).total, 2 * (4 + 9));
+  EXPECT_EQ(assign_offsets(tenants, 4).total, 3 * (4 + 9));
+}
+
 TEST(Offsets, OfATenantThatStaysAreItsOwn) {
   const std::vector<Tenant> tenants = {{100, true}, {10}, {10}, {10}, {10}};
   const Offsets assigned = assign_offsets(tenants, 1);

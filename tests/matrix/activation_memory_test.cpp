@@ -80,10 +80,12 @@ struct Measurement {
   bool sequence_parallel;
   std::string algorithm;
   std::string residual_dtype = "auto";
+  std::string unit = "block";
 
   std::string describe() const {
     return family + " " + precision + " residual " + residual_dtype + " " + checkpointing +
-           " tp=" + std::to_string(tp) + " cp=" + std::to_string(cp) + (sequence_parallel ? " sp " : " ") + algorithm;
+           " tp=" + std::to_string(tp) + " cp=" + std::to_string(cp) + (sequence_parallel ? " sp " : " ") + algorithm +
+           " " + unit;
   }
 };
 
@@ -101,6 +103,7 @@ Recipe recipe_of(const Measurement& measured, int64_t num_layers) {
   recipe.parallel.mesh = {{"tp", measured.tp}, {"cp", measured.cp}};
   recipe.parallel.sequence_parallel = measured.sequence_parallel ? "on" : "off";
   if (measured.cp > 1) recipe.parallel.context = {measured.algorithm, "zigzag"};
+  recipe.parallel.fsdp.unit = measured.unit;
   recipe.train.sequence_length = 512;
   recipe.train.global_batch = 1;
   recipe.train.precision = measured.precision;
@@ -122,7 +125,7 @@ double documented_bytes(const Measurement& measured) {
   const double D = 8, Q = H * D, KV = K * D;
   const auto tokens = static_cast<double>(recipe.train.sequence_length / measured.cp);
 
-  const double full = M * s / rows;
+  const double full = M * s / rows + (measured.unit == "sublayer" ? M * e / rows : 0);
   const double kept_products = (2 * M * s + 2 * w) / rows + (2 * Q + 2 * KV + 2 * F) * e / t + H * w / t;
   const double elementwise = 2 * M * e / rows + F * e / t;
   const bool has_norms = shape.family == "qwen3";
@@ -159,10 +162,15 @@ TEST(ActivationMemory, OfALayerIsTheDocumentedFormula) {
       expect_documented_slope({"llama", "bf16", checkpointing, 1, 1, false, "none"});
       expect_documented_slope({"llama", "bf16", checkpointing, 1, 1, false, "none", "fp32"});
       expect_documented_slope({"qwen3", "fp32", checkpointing, 1, 1, false, "none"});
+      expect_documented_slope({"llama", "bf16", checkpointing, 1, 1, false, "none", "fp32", "sublayer"});
     } else if (n <= 4) {
       for (const bool sequence_parallel : {false, true}) {
         expect_documented_slope(
             {"llama", "fp32", checkpointing, 2, n / 2, sequence_parallel, n == 2 ? "none" : "ring"});
+        if (n == 2) {
+          expect_documented_slope(
+              {"llama", "fp32", checkpointing, 2, 1, sequence_parallel, "none", "auto", "sublayer"});
+        }
       }
       if (n > 2) continue;
       for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {

@@ -56,6 +56,7 @@ const std::vector<std::string> kRecompute = {"none", "full", "selective", "alter
 const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd", "muon"};
 const std::vector<std::string> kFrozen = {"none", "none", "bottom", "top", "parts"};
 const std::vector<bool> kGroups = {false, true};
+const std::vector<std::string> kUnits = {"block", "sublayer"};
 
 /// Random values of the factors that are not in a product.
 class Draw {
@@ -98,8 +99,9 @@ void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector
                       draw(kOptimizers), draw(kFrozen), draw(kGroups)};
                   const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
                   const std::string sharding = dp * cp > 1 ? draw(kShardings) : "no_shard";
+                  const std::string recompute = draw(kRecompute);
                   cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding,
-                                   draw(kRecompute)});
+                                   recompute, draw(kUnits)});
                 }
 }
 
@@ -120,8 +122,9 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
           const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
           const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
           const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
-          cells.push_back(
-              {variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding, draw(kRecompute)});
+          const std::string recompute = draw(kRecompute);
+          cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding, recompute,
+                           draw(kUnits)});
         }
 }
 
@@ -143,8 +146,9 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
                                     draw(kFrozen),
                                     draw(kGroups)};
               const int64_t accumulation = draw(std::vector<int64_t>{1, 2});
-              cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation,
-                               draw(kShardings), draw(kRecompute)});
+              const std::string sharding = draw(kShardings), recompute = draw(kRecompute);
+              cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding,
+                               recompute, draw(kUnits)});
             }
 }
 
@@ -180,7 +184,8 @@ FsdpRecipe fsdp_of(const Cell& cell) {
   if (other && fsdp.mode == "hybrid_shard") fsdp.shard_size = cell.dp % 2 == 0 ? 2 : 1;
   fsdp.options.reshard_after_forward = !other;
   fsdp.options.accumulate_unsharded = other;
-  fsdp.unit_layers = other ? 2 : 1;
+  fsdp.unit = cell.unit;
+  fsdp.unit_layers = other && cell.unit == "block" ? 2 : 1;
   return fsdp;
 }
 
@@ -235,6 +240,7 @@ std::vector<std::string> factors_of(const Cell& cell) {
           "acc=" + std::to_string(cell.accumulation),
           cell.sharding,
           cell.recompute,
+          cell.unit == "sublayer" ? "sublayers" : "-",
           cell.variant.family,
           cell.variant.tied ? "tied" : "-",
           cell.variant.heads,

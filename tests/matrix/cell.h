@@ -30,12 +30,13 @@ struct Cell {
   std::string algorithm;  ///< ring all_gather ulysses; none for cp=1
   std::string layout;     ///< contiguous zigzag
   bool sequence_parallel;
-  int64_t accumulation;  ///< micro-batches per step
-  std::string sharding =
-      "no_shard";  ///< mode of fsdp; with "+": keeps parameters until the backward, reduces gradients once per step,
-                   ///< cuts units over dp only, puts both blocks into one unit
+  int64_t accumulation;               ///< micro-batches per step
+  std::string sharding = "no_shard";  ///< mode of fsdp; with "+": keeps parameters until the backward, reduces
+                                      ///< gradients once per step, cuts units over dp only, puts both blocks into one
+                                      ///< unit unless units are sublayers
   std::string recompute =
       "none";  ///< activation checkpointing: none, full, selective, or alternate: full for every second block
+  std::string unit = "block";  ///< of fsdp: block or sublayer
 
   /// Describes the cell for messages and the list of a run: "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa
   /// uneven packed fp64 sgd".

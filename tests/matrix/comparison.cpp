@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "mesh/device/aten.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/data/dataset.h"
 #include "tests/support/world.h"
@@ -52,6 +53,19 @@ std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, cons
           << each.rank << "\n";
   }
   return lines.str();
+}
+
+std::string first_difference(const Trace& seen, const Trace& wanted) {
+  const auto differ = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.defined() != b.defined() || (a.defined() && !at::equal(a, b));
+  };
+  if (seen.losses != wanted.losses) return "loss";
+  if (seen.grad_norms != wanted.grad_norms) return "gradient norm";
+  for (size_t i = 0; i < wanted.parameters.size(); ++i) {
+    const TracedParameter &a = seen.parameters[i], &b = wanted.parameters[i];
+    if (differ(a.gradient, b.gradient) || differ(a.movement, b.movement)) return b.name;
+  }
+  return "";
 }
 
 }  // namespace meshtrain::testing

@@ -23,6 +23,10 @@ Reference train_reference(Recipe recipe);
 std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,
                               std::map<std::string, double>* shares = nullptr, int root = 0);
 
+/// Returns the name of the first number or parameter for which this rank's parts of two runs differ in a bit; empty
+/// when they do not differ. Not collective.
+std::string first_difference(const Trace& seen, const Trace& wanted);
+
 /// Returns the mesh of a cell, over all ranks of the world.
 DeviceMesh mesh_of(const Cell& cell);
 

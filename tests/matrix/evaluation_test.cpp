@@ -42,7 +42,7 @@ std::vector<Cell> cells(const std::string& precision) {
                            {packed, 1, n, 1, "none", "contiguous", true, 2, "no_shard"},
                            {tied, 1, 1, n, "ring", "zigzag", false, 1, "shard_optimizer"},
                            {plain, 1, 1, n, "all_gather", "contiguous", false, 1, "full_shard"}};
-  if (n == 4) all.push_back({packed, 2, 2, 1, "none", "contiguous", true, 1, "full_shard"});
+  if (n == 4) all.push_back({packed, 2, 2, 1, "none", "contiguous", true, 1, "full_shard", "none", "sublayer"});
   if (n == 8) all.push_back({tied, 2, 2, 2, "ring", "zigzag", true, 2, "full_shard"});
   if (n == 8) all.push_back({packed, 2, 2, 2, "ulysses", "contiguous", false, 1, "shard_optimizer"});
   return all;

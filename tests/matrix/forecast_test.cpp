@@ -132,11 +132,13 @@ Recipe deep_recipe(const std::string& mode, const std::string& recompute) {
 TEST(Forecast, OfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
   if (world().size() > 1) GTEST_SKIP() << "simulates ranks alone";
   const MeshLayout layout({{"dp", 4}, {"cp", 2}, {"tp", 2}});
-  for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard"}) {
+  for (const std::string of : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "full_shard sublayers"}) {
+    const bool sublayers = of.ends_with(" sublayers");
     for (const char* recompute : {"none", "selective", "full"}) {
       for (const bool gpus : {false, true}) {
-        SCOPED_TRACE(std::string(mode) + " " + recompute + (gpus ? " gpus" : ""));
-        const Recipe recipe = deep_recipe(mode, recompute);
+        SCOPED_TRACE(of + " " + recompute + (gpus ? " gpus" : ""));
+        Recipe recipe = deep_recipe(of.substr(0, of.find(' ')), recompute);
+        if (sublayers) recipe.parallel.fsdp.unit = "sublayer";
         const Decisions decisions = resolve(recipe, layout);
         const ForecastHosts hosts{8, gpus};
         const RunForecast run = forecast(decisions, hosts);
@@ -153,6 +155,30 @@ TEST(Forecast, OfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
       }
     }
   }
+}
+
+// Reused memory is that of two blocks of attention A and feed-forward F, 2 (A + F), or of two sublayers, A + F.
+TEST(Forecast, OfSublayersIsLessByTheFormula) {
+  if (world().size() > 1) GTEST_SKIP() << "simulates ranks alone";
+  constexpr int64_t kRanks = 8, kLayers = 23;
+  const MeshLayout layout({{"dp", kRanks}, {"cp", 1}, {"tp", 1}});
+  Recipe recipe = deep_recipe("full_shard", "none");
+  recipe.model.shape.intermediate_size = 1024;
+  recipe.model.shape.vocab_size = 128;  // the embedding and the head are smaller than attention
+  const auto memory_of = [&](const char* unit) {
+    recipe.parallel.fsdp.unit = unit;
+    return forecast(resolve(recipe, layout), {kRanks, true}).step.memory();
+  };
+  const StepMemory blocks = memory_of("block"), sublayers = memory_of("sublayer");
+  // Elements of bf16. Each norm's weight of 64 takes 256 bytes, and so does the end of each rank's shard.
+  const auto padded = [](int64_t numel) { return (numel + 128 * kRanks - 1) / (128 * kRanks) * 128 * kRanks; };
+  const int64_t attention = 64 * (64 + 2 * 32 + 64) + 128, feed_forward = 3 * 64 * 1024 + 128;
+  const int64_t block = padded(attention + feed_forward), both = padded(attention) + padded(feed_forward);
+  EXPECT_EQ(blocks.gathered, 2 * 2 * block);
+  EXPECT_EQ(sublayers.gathered, 2 * both);
+  const int64_t more_padding = kLayers * (both - block) / kRanks;  // elements of a rank's shards
+  EXPECT_EQ(sublayers.parameters - blocks.parameters, 4 * more_padding);
+  EXPECT_EQ(blocks.gradients - sublayers.gradients, 4 * (2 * block - both - more_padding)) << "in fp32";
 }
 
 // A forecast looks at the first and the last rank: one between them holds no more.

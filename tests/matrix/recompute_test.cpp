@@ -11,17 +11,6 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Returns the first name for which `seen` and `wanted` differ in a bit; empty when they do not differ.
-std::string first_difference(const Trace& seen, const Trace& wanted) {
-  if (seen.losses != wanted.losses) return "loss";
-  if (seen.grad_norms != wanted.grad_norms) return "gradient norm";
-  for (size_t i = 0; i < wanted.parameters.size(); ++i) {
-    const TracedParameter &a = seen.parameters[i], &b = wanted.parameters[i];
-    if (!at::equal(a.gradient, b.gradient) || !at::equal(a.movement, b.movement)) return b.name;
-  }
-  return "";
-}
-
 /// Returns meshes of all ranks along each axis, and with 4 ranks along tp and cp, with everything that recomputation
 /// repeats.
 std::vector<Cell> cells() {

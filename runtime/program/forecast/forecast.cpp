@@ -171,9 +171,10 @@ int64_t layer_period(const Decisions& decisions) {
   int64_t period = 1;
   while (period < layers && !repeats(period)) ++period;
   period = std::lcm(period, decisions.recomputation.every);
-  // Units that are gathered into reused memory take one of 1 + prefetch buffers each, their gradients one of two.
+  // Units that are gathered into reused memory take one of 1 + prefetch buffers each, their gradients one of two. The
+  // sublayers of that many blocks are a multiple of it too.
   const int64_t buffers = std::lcm<int64_t>(1 + decisions.fsdp.prefetch, 2);
-  return std::lcm(period, buffers * decisions.unit_layers);
+  return std::lcm(period, buffers * decisions.units.layers);
 }
 
 StepForecast forecast_rank(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,

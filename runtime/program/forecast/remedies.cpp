@@ -9,6 +9,7 @@
 #include "mesh/base/size_text.h"
 #include "runtime/program/forecast/improve.h"
 #include "runtime/program/forecast/settings.h"
+#include "runtime/program/recipe/sharding.h"
 
 namespace meshtrain {
 namespace {
@@ -27,6 +28,7 @@ class Remedies {
     int64_t least = now_.memory();  // of these ranks
     if (layout_.size(kDataAxis) * layout_.size(kContextAxis) > 1) least = try_choice({{{sharded}}}).value_or(least);
     try_more_ranks(kDataAxis, shards ? Settings{} : Settings{sharded}, least);
+    if (reuses_memory()) try_choice({{{"parallel.fsdp.unit=sublayer"}}});
     try_choice({{{"train.precision=bf16_mixed"}}});
     try_choice({{{"train.activation_checkpointing.mode=selective"}}, {{full}}});
     try_choice({{{"train.micro_batch=1"}}});
@@ -42,6 +44,12 @@ class Remedies {
   }
 
  private:
+  /// Returns true when units take memory in turns, so that smaller units need less.
+  bool reuses_memory() const {
+    const ShardingMode mode = sharding_choice(recipe_, layout_).mode;
+    return mode == ShardingMode::FullShard || mode == ShardingMode::ShardGradOp;
+  }
+
   std::optional<MeshForecast> forecast_of(const MeshLayout& layout, const Settings& settings,
                                           const ForecastRequest& request) {
     try {

@@ -89,7 +89,7 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
            .context = context_choice(recipe, layout),
            .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every},
            .sharding = sharding,
-           .unit_layers = parallel.fsdp.unit_layers,
+           .units = {.layers = parallel.fsdp.unit_layers, .sublayers = parallel.fsdp.unit == "sublayer"},
            .fsdp = parallel.fsdp.options,
            .offload = value_of(kOffloads, parallel.fsdp.offload.to),
            .offload_folder = parallel.fsdp.offload.path,

@@ -153,6 +153,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("reshard_after_forward", fsdp.options.reshard_after_forward);
   archive.field("no_sync", fsdp.options.accumulate_unsharded);
   archive.field("prefetch", fsdp.options.prefetch, {.least = 0, .most = 64});
+  archive.field("unit", fsdp.unit, {.choices = {"block", "sublayer"}});
   archive.field("unit_layers", fsdp.unit_layers, {.least = 1, .most = kMaxSize});
   archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"auto", "fp32", "bf16", "fp16"}});
   archive.section("offload", fsdp.offload, "to");

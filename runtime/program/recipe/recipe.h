@@ -49,6 +49,7 @@ struct FsdpRecipe {
   std::optional<int64_t> shard_size;    ///< ranks that share one copy, under hybrid_shard; none: the ranks of a host
   std::vector<std::string> shard_axes;  ///< dp, or dp and cp; empty: both
   FsdpOptions options = {};             ///< gathering and reduction of units; the mesh decides the rest
+  std::string unit = "block";           ///< block sublayer: the part of the model that is gathered at once
   int64_t unit_layers = 1;              ///< number of blocks in a unit
   std::string reduce_dtype = "auto";    ///< auto fp32 bf16 fp16: dtype in which gradients are added up and reduced
   OffloadRecipe offload = {};           ///< where shards, gradients and optimizer state are kept

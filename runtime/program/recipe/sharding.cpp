@@ -86,6 +86,11 @@ void check_sharding(const Recipe& recipe, const ShardingChoice& choice) {
   if (std::set<std::string>(asked.shard_axes.begin(), asked.shard_axes.end()).size() < asked.shard_axes.size()) {
     throw InputError("parallel.fsdp.shard_axes", asked.shard_axes.front() + " is named twice: use [dp] or [dp, cp]");
   }
+  if (asked.unit == "sublayer" && asked.unit_layers > 1) {
+    throw InputError("parallel.fsdp.unit",
+                     "sublayer makes units inside each block, but " + Key{"parallel.fsdp.unit_layers"} + " puts " +
+                         std::to_string(asked.unit_layers) + " blocks into a unit: leave one of the two keys out");
+  }
   if (asked.shard_size && asked.mode != "hybrid_shard") {
     throw InputError("parallel.fsdp.shard_size", "belongs to mode hybrid_shard, but the mode is " + asked.mode +
                                                      ": change the mode or leave shard_size out");

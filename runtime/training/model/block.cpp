@@ -26,6 +26,21 @@ NormNames norm_names(NormPlacement placement) {
   return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"};
 }
 
+/// Returns the weight of the norm before a sublayer, the sublayer's own parameters, and the weight of the norm after
+/// it.
+std::vector<Parameter*> with_norms(std::optional<RmsNorm>& before, const std::vector<Parameter*>& own,
+                                   std::optional<RmsNorm>& after) {
+  std::vector<Parameter*> all;
+  if (before) all.push_back(before->weight());
+  all.insert(all.end(), own.begin(), own.end());
+  if (after) all.push_back(after->weight());
+  return all;
+}
+
+bool any_trainable(const std::vector<Parameter*>& parameters) {
+  return std::ranges::any_of(parameters, [](const Parameter* parameter) { return parameter->tensor.requires_grad(); });
+}
+
 }  // namespace
 
 Block::Block(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
@@ -46,27 +61,45 @@ Block::Block(int64_t layer, const std::string& name, const ModelShape& shape, co
   add(attended_norm_, names.attended);
   add(feed_forward_norm_, names.feed_forward);
   add(fed_norm_, names.fed);
-  for (const Parameter* parameter : parameters()) all_.push_back(parameter);
+  of_attention_ = attention_parameters();
+  of_feed_forward_ = feed_forward_parameters();
 }
 
 at::Tensor Block::forward(const at::Tensor& x, const Sequence& sequence) const {
-  if (recompute_ != Recompute::All) return compute(x, sequence);
-  return recomputed(
-      x, [this, sequence](const at::Tensor& again) { return compute(again, sequence); }, trainable());
-}
-
-at::Tensor Block::compute(const at::Tensor& x, const Sequence& sequence) const {
-  const bool again = recompute_ == Recompute::Elementwise;
-  const at::Tensor attended = attend(x, sequence);
-  if (!feed_forward_norm_) {
-    const at::Tensor stream = attended + x;
-    return stream + feed(stream.to(dtype_), again);
-  }
-  const RmsNorm::Sum stream = feed_forward_norm_->of_sum(attended, x, again);
-  return stream.sum + feed(stream.normed, again);
+  if (recompute_ != Recompute::All) return compute_feed_forward(x, compute_attention(x, sequence));
+  const auto compute = [this, sequence](const std::vector<at::Tensor>& inputs) {
+    return compute_feed_forward(inputs[0], compute_attention(inputs[0], sequence));
+  };
+  return recomputed({x}, compute, any_trainable(of_attention_) || any_trainable(of_feed_forward_));
 }
 
 at::Tensor Block::attend(const at::Tensor& x, const Sequence& sequence) const {
+  if (recompute_ != Recompute::All) return compute_attention(x, sequence);
+  const auto compute = [this, sequence](const std::vector<at::Tensor>& inputs) {
+    return compute_attention(inputs[0], sequence);
+  };
+  return recomputed({x}, compute, any_trainable(of_attention_));
+}
+
+at::Tensor Block::feed(const at::Tensor& x, const at::Tensor& attended) const {
+  if (recompute_ != Recompute::All) return compute_feed_forward(x, attended);
+  const auto compute = [this](const std::vector<at::Tensor>& inputs) {
+    return compute_feed_forward(inputs[0], inputs[1]);
+  };
+  return recomputed({x, attended}, compute, any_trainable(of_feed_forward_));
+}
+
+at::Tensor Block::compute_feed_forward(const at::Tensor& x, const at::Tensor& attended) const {
+  const bool again = recompute_ == Recompute::Elementwise;
+  if (!feed_forward_norm_) {
+    const at::Tensor stream = attended + x;
+    return stream + feed_forward(stream.to(dtype_), again);
+  }
+  const RmsNorm::Sum stream = feed_forward_norm_->of_sum(attended, x, again);
+  return stream.sum + feed_forward(stream.normed, again);
+}
+
+at::Tensor Block::compute_attention(const at::Tensor& x, const Sequence& sequence) const {
   const bool again = recompute_ == Recompute::Elementwise;
   const auto input = [&]() -> LayerInput {
     if (!attention_norm_) return x.to(dtype_);
@@ -75,7 +108,7 @@ at::Tensor Block::attend(const at::Tensor& x, const Sequence& sequence) const {
   return update(attention_.forward(input(), sequence), attended_norm_);
 }
 
-at::Tensor Block::feed(const LayerInput& x, bool again) const {
+at::Tensor Block::feed_forward(const LayerInput& x, bool again) const {
   return update(feed_forward_.forward(x, again), fed_norm_);
 }
 
@@ -84,23 +117,18 @@ at::Tensor Block::update(at::Tensor y, const std::optional<RmsNorm>& norm) const
   return residual_multiplier_ == 1 ? y : y * residual_multiplier_;
 }
 
-bool Block::trainable() const {
-  return std::any_of(all_.begin(), all_.end(),
-                     [](const Parameter* parameter) { return parameter->tensor.requires_grad(); });
+std::vector<Parameter*> Block::parameters() {
+  std::vector<Parameter*> all = attention_parameters();
+  for (Parameter* parameter : feed_forward_parameters()) all.push_back(parameter);
+  return all;
 }
 
-std::vector<Parameter*> Block::parameters() {
-  std::vector<Parameter*> all;
-  const auto add = [&](std::optional<RmsNorm>& norm) {
-    if (norm) all.push_back(norm->weight());
-  };
-  add(attention_norm_);
-  for (Parameter* parameter : attention_.parameters()) all.push_back(parameter);
-  add(attended_norm_);
-  add(feed_forward_norm_);
-  for (Parameter* parameter : feed_forward_.parameters()) all.push_back(parameter);
-  add(fed_norm_);
-  return all;
+std::vector<Parameter*> Block::attention_parameters() {
+  return with_norms(attention_norm_, attention_.parameters(), attended_norm_);
+}
+
+std::vector<Parameter*> Block::feed_forward_parameters() {
+  return with_norms(feed_forward_norm_, feed_forward_.parameters(), fed_norm_);
 }
 
 }  // namespace meshtrain

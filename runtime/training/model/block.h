@@ -23,14 +23,24 @@ class Block {
   /// collectives of what it computes again, in the same order on every rank.
   at::Tensor forward(const at::Tensor& x, const Sequence& sequence) const;
 
+  /// The block in two calls, each of which uses and computes again its own parameters alone: feed(x, attend(x, s)) has
+  /// the bits of forward(x, s). attend() returns what attention adds to x, in the dtype of `options`; `attended` is its
+  /// result.
+  at::Tensor attend(const at::Tensor& x, const Sequence& sequence) const;
+  at::Tensor feed(const at::Tensor& x, const at::Tensor& attended) const;
+
+  /// Returns the parameters of attend(), then those of feed().
   std::vector<Parameter*> parameters();
+  /// Returns the parameters of attention and of the norms before and after it.
+  std::vector<Parameter*> attention_parameters();
+  /// Returns the parameters of the feed-forward layer and of the norms before and after it.
+  std::vector<Parameter*> feed_forward_parameters();
 
  private:
-  at::Tensor compute(const at::Tensor& x, const Sequence& sequence) const;
-  at::Tensor attend(const at::Tensor& x, const Sequence& sequence) const;
-  at::Tensor feed(const LayerInput& x, bool again) const;
+  at::Tensor compute_attention(const at::Tensor& x, const Sequence& sequence) const;
+  at::Tensor compute_feed_forward(const at::Tensor& x, const at::Tensor& attended) const;
+  at::Tensor feed_forward(const LayerInput& x, bool again) const;
   at::Tensor update(at::Tensor y, const std::optional<RmsNorm>& norm) const;
-  bool trainable() const;
 
   std::optional<RmsNorm> attention_norm_;  // before attention
   Attention attention_;
@@ -41,7 +51,7 @@ class Block {
   double residual_multiplier_;
   Recompute recompute_;
   at::ScalarType dtype_;  // of what sublayers take; x may be wider
-  std::vector<const Parameter*> all_;
+  std::vector<Parameter*> of_attention_, of_feed_forward_;
 };
 
 }  // namespace meshtrain

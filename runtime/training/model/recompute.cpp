@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -16,9 +17,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+using Body = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+
 struct RecomputedBody : torch::CustomClassHolder {
-  explicit RecomputedBody(std::function<at::Tensor(const at::Tensor&)> body) : function(std::move(body)) {}
-  std::function<at::Tensor(const at::Tensor&)> function;
+  explicit RecomputedBody(Body body) : function(std::move(body)) {}
+  Body function;
 };
 
 void refuse_selected_gradients() {
@@ -30,36 +33,45 @@ void refuse_selected_gradients() {
 }
 
 struct RecomputedFunction : torch::autograd::Function<RecomputedFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList inputs, const at::Tensor& /*anchor*/,
                             const c10::intrusive_ptr<RecomputedBody>& segment) {
-    ctx->save_for_backward({x});
+    ctx->save_for_backward(inputs.vec());
     ctx->saved_data["segment"] = c10::IValue::make_capsule(segment);
-    return segment->function(x);  // not recorded here
+    return segment->function(inputs.vec());  // not recorded here
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     require_first_order("a recomputed part of the model");
     refuse_selected_gradients();
     const auto segment = c10::static_intrusive_pointer_cast<RecomputedBody>(ctx->saved_data["segment"].toCapsule());
-    at::Tensor x = ctx->get_saved_variables()[0].detach();
-    x.set_requires_grad(ctx->needs_input_grad(0));
+    variable_list inputs = ctx->get_saved_variables();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = inputs[i].detach();
+      inputs[i].set_requires_grad(ctx->needs_input_grad(i));
+    }
     at::Tensor y;
     {
       const at::AutoGradMode record(true);
-      y = segment->function(x);
+      y = segment->function(inputs);
     }
     torch::autograd::backward({y}, {std::move(grads[0])});
-    return {x.grad(), at::Tensor(), at::Tensor()};
+    variable_list results;
+    for (const at::Tensor& input : inputs) results.push_back(input.grad());
+    results.resize(inputs.size() + 2);  // the anchor and the body have none
+    return results;
   }
 };
 
 }  // namespace
 
-at::Tensor recomputed(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> function, bool trainable) {
-  if (!at::GradMode::is_enabled() || !(x.requires_grad() || trainable)) return function(x);
-  const at::Tensor anchor = at::empty({0}, x.options().requires_grad(false));
-  anchor.set_requires_grad(trainable);  // makes the result want a gradient when x does not
-  return RecomputedFunction::apply(x, anchor, c10::make_intrusive<RecomputedBody>(std::move(function)));
+at::Tensor recomputed(const std::vector<at::Tensor>& inputs,
+                      std::function<at::Tensor(const std::vector<at::Tensor>&)> function, bool trainable) {
+  const bool wanted = std::ranges::any_of(inputs, [](const at::Tensor& input) { return input.requires_grad(); });
+  if (!at::GradMode::is_enabled() || !(wanted || trainable)) return function(inputs);
+  const at::Tensor anchor = at::empty({0}, inputs.front().options().requires_grad(false));
+  anchor.set_requires_grad(trainable);  // makes the result want a gradient when no input does
+  return RecomputedFunction::apply(at::TensorList(inputs), anchor,
+                                   c10::make_intrusive<RecomputedBody>(std::move(function)));
 }
 
 }  // namespace meshtrain

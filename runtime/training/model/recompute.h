@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace meshtrain {
 
@@ -11,7 +12,7 @@ namespace meshtrain {
 enum class Recompute {
   Nothing,
   Elementwise,  ///< the outputs of norms and SwiGLU, from their inputs; those of matrix products and attention are kept
-  All,          ///< everything, from the block's input
+  All,          ///< everything, from the input of the block, or of each sublayer where these run in units of their own
 };
 
 /// The choice of blocks that compute again.
@@ -22,12 +23,14 @@ struct Recomputation {
   Recompute of(int64_t block) const { return block % every == 0 ? what : Recompute::Nothing; }
 };
 
-/// Returns function(x) and keeps nothing but x for the backward, which calls `function` again, with the same values,
-/// and differentiates that. Gradients of leaves that `function` uses are accumulated in their buffers, and hooks on
-/// those leaves fire, as they would without. `trainable`: some of these leaves require a gradient.
+/// Returns function(inputs) and keeps nothing but `inputs`, at least one tensor, for the backward, which calls
+/// `function` again, with the same values, and differentiates that. Gradients of leaves that `function` uses are
+/// accumulated in their buffers, and hooks on those leaves fire, as they would without. `trainable`: some of these
+/// leaves require a gradient.
 ///
-/// Without recording it only returns function(x). The backward throws std::logic_error when it is itself recorded, and
-/// under torch::autograd::grad, which could not return the gradients of the leaves.
-at::Tensor recomputed(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> function, bool trainable);
+/// Without recording it only returns function(inputs). The backward throws std::logic_error when it is itself recorded,
+/// and under torch::autograd::grad, which could not return the gradients of the leaves.
+at::Tensor recomputed(const std::vector<at::Tensor>& inputs,
+                      std::function<at::Tensor(const std::vector<at::Tensor>&)> function, bool trainable);
 
 }  // namespace meshtrain

@@ -18,6 +18,18 @@ double embedding_scale(const ModelShape& shape, at::ScalarType dtype) {
   return at::scalar_tensor(root, at::kDouble).to(dtype).to(at::kDouble).item<double>();
 }
 
+/// Returns the two sublayers of `block`, whose layer is called `name`.
+std::vector<Sublayer> sublayers_of(Block& block, const std::string& name) {
+  return {{name + " attention", block.attention_parameters(),
+           [&block](const at::Tensor& x, const at::Tensor&, const ForwardPass& pass) {
+             return block.attend(x, pass.sequence);
+           }},
+          {name + " feed-forward", block.feed_forward_parameters(),
+           [&block](const at::Tensor& x, const at::Tensor& attended, const ForwardPass&) {
+             return block.feed(x, attended);
+           }}};
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
@@ -69,9 +81,11 @@ std::vector<Layer> Transformer::layers() {
                     [this](const at::Tensor& ids, const ForwardPass&) { return embed(ids); }});
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
+    const std::string name = "block " + std::to_string(layer);
     layers.push_back(
-        {"block " + std::to_string(layer), block.parameters(), nullptr,
-         [&block](const at::Tensor& x, const ForwardPass& pass) { return block.forward(x, pass.sequence); }});
+        {name, block.parameters(), nullptr,
+         [&block](const at::Tensor& x, const ForwardPass& pass) { return block.forward(x, pass.sequence); },
+         sublayers_of(block, name)});
   }
   layers.push_back({"head", {norm_.weight()}, nullptr, [this](const at::Tensor& x, const ForwardPass& pass) {
                       return head(x, pass);

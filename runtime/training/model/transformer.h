@@ -23,6 +23,16 @@ struct ForwardPass {
   std::optional<VocabularyLogits>* logits = nullptr;
 };
 
+/// Attention or the feed-forward layer of a block, with the norms before and after it. A block's sublayers, called in
+/// their order, compute what the block's forward computes, and use their own parameters alone.
+struct Sublayer {
+  std::string name;                    ///< "block 3 attention", "block 3 feed-forward"
+  std::vector<Parameter*> parameters;  ///< valid as long as the model lives
+  /// `x`: the block's input. `before`: what the sublayer before returned, undefined for the first. The last returns the
+  /// block's result. Every rank of tp and cp must call it.
+  std::function<at::Tensor(const at::Tensor& x, const at::Tensor& before, const ForwardPass& pass)> forward;
+};
+
 /// A part of the forward, whose parameters are used nowhere else, save for `borrowed` ones. The first layer takes ids,
 /// int64 [T], the same on every tp rank; each returns the residual stream [T, M] (its tp part under sequence parallel)
 /// for the next; the last returns the sum of the losses, a scalar whose value is computed by its backward
@@ -32,6 +42,7 @@ struct Layer {
   std::vector<Parameter*> parameters;   ///< valid as long as the model lives
   const Parameter* borrowed = nullptr;  ///< a parameter of another layer that this one uses too: tied embeddings
   std::function<at::Tensor(const at::Tensor& input, const ForwardPass& pass)> forward;
+  std::vector<Sublayer> sublayers = {};  ///< of a block; their parameters are those of the layer, in the same order
 };
 
 /// A language model, cut as its Parallelism says. Layers are named as in a Hugging Face checkpoint.

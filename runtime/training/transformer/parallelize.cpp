@@ -35,7 +35,7 @@ std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions&
   const auto num_layers = static_cast<int64_t>(model->layers().size());
   for (size_t i = 0; i <= cuts.size(); ++i) {
     const int64_t first = i == 0 ? 0 : cuts[i - 1], end = i < cuts.size() ? cuts[i] : num_layers;
-    parts.push_back(std::make_unique<ShardedModel>(model, Range{first, end - first}, options.unit_layers, fsdp));
+    parts.push_back(std::make_unique<ShardedModel>(model, Range{first, end - first}, options.units, fsdp));
   }
 
   // 5. Weights: each rank writes its own part, one unit at a time.

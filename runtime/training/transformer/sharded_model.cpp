@@ -10,13 +10,18 @@
 
 namespace meshtrain {
 
-ShardedModel::ShardedModel(std::shared_ptr<Transformer> model, Range layers, int64_t unit_layers, FsdpOptions options)
+ShardedModel::ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units,
+                           FsdpOptions options)
     : model_(std::move(model)) {
-  std::vector<UnitSpec> units = make_units(layers, unit_layers);
-  fsdp_ = std::make_unique<Fsdp>(std::move(units), std::move(options));
+  std::vector<UnitSpec> specs = make_units(layers, units);
+  fsdp_ = std::make_unique<Fsdp>(std::move(specs), std::move(options));
 }
 
-std::vector<UnitSpec> ShardedModel::make_units(Range range, int64_t unit_layers) {
+std::vector<UnitSpec> ShardedModel::make_units(Range range, const UnitOptions& options) {
+  if (options.sublayers && options.layers > 1) {
+    throw std::invalid_argument("sublayers are units inside one block, but a unit has " +
+                                std::to_string(options.layers) + " blocks: set UnitOptions::layers to 1");
+  }
   const std::vector<Layer> all = model_->layers();  // the embedding, blocks, the head
   const auto num_layers = static_cast<int64_t>(all.size()), end = range.offset + range.numel;
   std::vector<UnitSpec> units;
@@ -31,10 +36,16 @@ std::vector<UnitSpec> ShardedModel::make_units(Range range, int64_t unit_layers)
   };
   if (range.offset == 0) add_unit(all.front().name, 0, 0);
   const int64_t end_of_blocks = std::min(end, num_layers - 1);
-  for (int64_t first = std::max<int64_t>(range.offset, 1); first < end_of_blocks; first += unit_layers) {
-    const int64_t last = std::min(first + unit_layers, end_of_blocks) - 1;
+  for (int64_t first = std::max<int64_t>(range.offset, 1); first < end_of_blocks; first += options.layers) {
+    const Layer& block = all[static_cast<size_t>(first)];
+    if (options.sublayers) {
+      runs_.push_back({units.size(), {block}, /*by_sublayer=*/true});
+      for (const Sublayer& sublayer : block.sublayers) units.push_back({sublayer.name, sublayer.parameters});
+      continue;
+    }
+    const int64_t last = std::min(first + options.layers, end_of_blocks) - 1;
     const std::string several = "blocks " + std::to_string(first - 1) + " to " + std::to_string(last - 1);
-    add_unit(last > first ? several : all[static_cast<size_t>(first)].name, first, last);
+    add_unit(last > first ? several : block.name, first, last);
   }
   if (end < num_layers) return units;
   const Layer& head = all.back();
@@ -52,15 +63,25 @@ std::vector<UnitSpec> ShardedModel::make_units(Range range, int64_t unit_layers)
   return units;
 }
 
-at::Tensor ShardedModel::forward(const at::Tensor& input, const ForwardPass& pass) {
-  at::Tensor x = input;
-  for (const Run& run : runs_) {
-    x = fsdp_->run(run.unit, [&] {
+at::Tensor ShardedModel::run(const Run& run, const at::Tensor& x, const ForwardPass& pass) {
+  if (!run.by_sublayer) {
+    return fsdp_->run(run.unit, [&] {
       at::Tensor y = x;
       for (const Layer& layer : run.layers) y = layer.forward(y, pass);
       return y;
     });
   }
+  at::Tensor y;
+  size_t unit = run.unit;
+  for (const Sublayer& sublayer : run.layers.front().sublayers) {
+    y = fsdp_->run(unit++, [&] { return sublayer.forward(x, y, pass); });
+  }
+  return y;
+}
+
+at::Tensor ShardedModel::forward(const at::Tensor& input, const ForwardPass& pass) {
+  at::Tensor x = input;
+  for (const Run& each : runs_) x = run(each, x, pass);
   return x;
 }
 

@@ -5,18 +5,19 @@
 
 #include "fsdp/fsdp.h"
 #include "runtime/training/model/transformer.h"
+#include "runtime/training/transformer/unit_options.h"
 
 namespace meshtrain {
 
-/// Consecutive layers of a model that run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the head.
-/// A head that shares the embedding's weight is in the same unit, which stays gathered for the complete step. Every
-/// rank of tp, cp and the units makes the same calls.
+/// Consecutive layers of a model that run in the units of an Fsdp: the embedding, the units of the blocks
+/// (UnitOptions), the head. A head that shares the embedding's weight is in the same unit, which stays gathered for the
+/// complete step. Every rank of tp, cp and the units makes the same calls.
 class ShardedModel {
  public:
-  /// `layers`: this model's range of Transformer::layers(), at least one layer. `unit_layers`: number of blocks in a
-  /// unit, at least 1; the last unit may have fewer. Collective as Fsdp's constructor is. Throws std::invalid_argument
-  /// when the range has the head without the embedding whose weight the head shares.
-  ShardedModel(std::shared_ptr<Transformer> model, Range layers, int64_t unit_layers, FsdpOptions options);
+  /// `layers`: this model's range of Transformer::layers(), at least one layer. Collective as Fsdp's constructor is.
+  /// Throws std::invalid_argument when the range has the head without the embedding whose weight the head shares, and
+  /// for units of several blocks that are divided into sublayers.
+  ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units, FsdpOptions options);
 
   /// Runs the layers: see Layer.
   at::Tensor forward(const at::Tensor& input, const ForwardPass& pass);
@@ -30,13 +31,15 @@ class ShardedModel {
   const Fsdp& fsdp() const { return *fsdp_; }
 
  private:
-  /// Consecutive layers that run in one unit.
+  /// Consecutive layers that run in one unit, or a block whose sublayers run in `unit` and the units after it.
   struct Run {
     size_t unit;
     std::vector<Layer> layers;
+    bool by_sublayer = false;
   };
 
-  std::vector<UnitSpec> make_units(Range range, int64_t unit_layers);
+  std::vector<UnitSpec> make_units(Range range, const UnitOptions& options);
+  at::Tensor run(const Run& run, const at::Tensor& x, const ForwardPass& pass);
 
   std::shared_ptr<Transformer> model_;
   std::vector<Run> runs_;  // in the order of the forward

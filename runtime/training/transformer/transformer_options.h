@@ -14,6 +14,7 @@
 #include "runtime/training/model/recompute.h"
 #include "runtime/training/model/shape.h"
 #include "runtime/training/trainer/options.h"
+#include "runtime/training/transformer/unit_options.h"
 
 namespace meshtrain {
 
@@ -59,8 +60,8 @@ struct TransformerOptions {
   ContextChoice context = {};
   Recomputation recomputation = {};
   ShardingChoice sharding = {};
-  int64_t unit_layers = 1;  ///< number of blocks in an FSDP unit
-  FsdpOptions fsdp = {};    ///< reshard_after_forward, accumulate_unsharded, prefetch; fsdp_options() sets the others
+  UnitOptions units = {};
+  FsdpOptions fsdp = {};  ///< reshard_after_forward, accumulate_unsharded, prefetch; fsdp_options() sets the others
   Offload offload = Offload::None;
   std::filesystem::path offload_folder = {};  ///< of the ranks' files, for Offload::Disk
 };

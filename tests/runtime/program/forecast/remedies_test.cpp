@@ -52,6 +52,17 @@ TEST(MemoryRemedies, NameInOrderWhatHelpsWithItsBytes) {
   EXPECT_FALSE(has(text, "which fits")) << "memory is not known: " << text;
 }
 
+TEST(MemoryRemedies, NameUnitsOfSublayersWhereUnitsTakeMemoryInTurns) {
+  const std::string setting = "parallel.fsdp.unit=sublayer (";
+  const std::vector<std::string> few = {"parallel.fsdp.mode=shard_grad_op", "model.intermediate_size=8192",
+                                        "model.num_hidden_layers=2", "train.micro_batch=1"};
+  EXPECT_TRUE(has(remedies(few, 2), setting)) << remedies(few, 2);
+  std::vector<std::string> several = few;
+  several.push_back("parallel.fsdp.unit_layers=2");
+  EXPECT_FALSE(has(remedies(several, 2), setting)) << "units of two blocks have no sublayers";
+  EXPECT_FALSE(has(remedies({}, 2), setting)) << "no_shard keeps all gradients";
+}
+
 TEST(MemoryRemedies, LeaveOutWhatDoesNotHelp) {
   const std::string one = remedies({"parallel.fsdp.mode=auto"}, 1);
   EXPECT_FALSE(has(one, "less with parallel.fsdp.mode=full_shard (")) << "one rank has nobody to shard with: " << one;

@@ -41,6 +41,16 @@ TEST(Decisions, NoShardIsTheDefaultUnderTensorParallel) {
   EXPECT_EQ(alone.sharding.mode, ShardingMode::NoShard) << "one rank has nothing to shard over";
 }
 
+TEST(Decisions, UnitsAreBlocksUnlessTheRecipeDividesThem) {
+  Recipe recipe = recipe_of();
+  EXPECT_FALSE(resolve(recipe, mesh(2, 1, 1)).units.sublayers);
+  recipe.parallel.fsdp.unit_layers = 2;
+  EXPECT_EQ(resolve(recipe, mesh(2, 1, 1)).units.layers, 2);
+  recipe.parallel.fsdp.unit_layers = 1;
+  recipe.parallel.fsdp.unit = "sublayer";
+  EXPECT_TRUE(resolve(recipe, mesh(2, 1, 1)).units.sublayers);
+}
+
 TEST(Decisions, SequenceParallelIsOnWhereTpDividesTheTokens) {
   EXPECT_TRUE(resolve(recipe_of(), mesh(1, 1, 2)).sequence_parallel);
   EXPECT_FALSE(resolve(recipe_of(), mesh(2, 1, 1)).sequence_parallel);

@@ -23,6 +23,11 @@ TEST(ExplainKey, SaysKindDefaultWordsAndTheDocumentsText) {
         "for weights, gradients and optimizer state alike"}) {
     EXPECT_TRUE(has(precision, part)) << precision;
   }
+  const std::string unit = explain_key("parallel.fsdp.unit");
+  for (const char* part : {"parallel.fsdp.unit: a word\n", "  default: block\n", "  one of: block, sublayer\n",
+                           "Chooses the part of the model that is gathered"}) {
+    EXPECT_TRUE(has(unit, part)) << unit;
+  }
   EXPECT_TRUE(has(explain_key("optimizer.eps"), "default: 1e-8\n")) << explain_key("optimizer.eps");
   EXPECT_TRUE(has(explain_key("clip_norm"), "train.clip_norm: a number\n"));
   EXPECT_TRUE(has(explain_key("train.steps"), ": a whole number\n  needed\n"));

@@ -45,6 +45,8 @@ TEST(Validate, AcceptsWhatFits) {
     recipe.parallel.fsdp.mode = mode;
     resolve(recipe, kMesh);
   }
+  recipe.parallel.fsdp.unit = "sublayer";
+  resolve(recipe, kMesh);
   recipe.parallel.fsdp = {"hybrid_shard", 2, {"dp"}};
   resolve(recipe, kMesh);
   for (const char* algorithm : {"ring", "ulysses", "all_gather"}) {
@@ -181,6 +183,12 @@ TEST(Validate, NamesWhatCannotBeSharded) {
   EXPECT_EQ(with({"full_shard", 2, {}}),
             "parallel.fsdp.shard_size: belongs to mode hybrid_shard, but the mode is full_shard: change the mode or "
             "leave shard_size out");
+  FsdpRecipe sublayers{"full_shard", {}, {}};
+  sublayers.unit = "sublayer";
+  sublayers.unit_layers = 2;
+  EXPECT_EQ(with(sublayers),
+            "parallel.fsdp.unit: sublayer makes units inside each block, but parallel.fsdp.unit_layers puts 2 blocks "
+            "into a unit: leave one of the two keys out");
   EXPECT_EQ(with({"full_shard", {}, {"cp"}}),
             "parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
   EXPECT_EQ(with({"full_shard", {}, {"dp", "dp"}}),

@@ -35,7 +35,7 @@ struct Layer {
   }
   at::Tensor recompute(const at::Tensor& x) {
     return recomputed(
-        x, [this](const at::Tensor& again) { return (*this)(again); }, weight.requires_grad());
+        {x}, [this](const auto& inputs) { return (*this)(inputs[0]); }, weight.requires_grad());
   }
 
   at::Tensor weight = random_tensor({6, 6}, 1).requires_grad_();
@@ -79,6 +79,28 @@ TEST(Recompute, NeedsNoGradientOfItsInput) {
   EXPECT_TRUE(at::equal(kept.weight.grad(), again.weight.grad()));
 }
 
+TEST(Recompute, GivesEachInputItsGradient) {
+  Layer kept, again;
+  for (const bool first_wants : {true, false}) {
+    const auto inputs = [&] { return std::vector<at::Tensor>{input(first_wants), random_tensor({4, 6}, 3)}; };
+    const std::vector<at::Tensor> plain = inputs(), repeated = inputs();
+    for (const at::Tensor& second : {plain[1], repeated[1]}) second.set_requires_grad(true);
+    const auto function = [](Layer& layer, const std::vector<at::Tensor>& of) { return layer(of[0] * of[1]) + of[1]; };
+    const at::Tensor y = function(kept, plain);
+    const at::Tensor y_again = recomputed(
+        repeated, [&](const std::vector<at::Tensor>& of) { return function(again, of); }, /*trainable=*/true);
+    EXPECT_TRUE(at::equal(y, y_again));
+    y.sum().backward();
+    y_again.sum().backward();
+    EXPECT_EQ(repeated[0].grad().defined(), first_wants);
+    if (first_wants) {
+      EXPECT_TRUE(at::equal(plain[0].grad(), repeated[0].grad()));
+    }
+    EXPECT_TRUE(at::equal(plain[1].grad(), repeated[1].grad()));
+    EXPECT_TRUE(at::equal(kept.weight.grad(), again.weight.grad()));
+  }
+}
+
 TEST(Recompute, OfAFrozenPartCostsNothingUnlessItsInputWantsAGradient) {
   Layer frozen;
   frozen.weight.mutable_grad().reset();
@@ -101,10 +123,10 @@ TEST(Recompute, WithoutRecordingIsTheFunction) {
 TEST(Recompute, PassesErrorsOn) {
   Layer layer;
   const at::Tensor y = recomputed(
-      input(),
-      [&](const at::Tensor& x) {
+      {input()},
+      [&](const auto& inputs) {
         if (layer.num_calls == 1) throw std::out_of_range("in backward");
-        return layer(x);
+        return layer(inputs[0]);
       },
       true);
   EXPECT_THROW(y.sum().backward(), std::out_of_range);

@@ -42,11 +42,12 @@ class AgainGraph final : public DeviceGraph {
   std::function<void()> work_;
 };
 
-/// Returns options of two micro-batches, in fp32 or mixed with `compute`.
+/// Returns options of two micro-batches, in fp32 or mixed with `compute`; in bf16 sublayers are units.
 TrainingOptions options_in(at::ScalarType compute) {
   TrainingOptions options = small_model();
   options.batch.global_batch = 4;
   options.has_documents = true;
+  options.units.sublayers = compute == at::kBFloat16;
   options.precision = precision_in(compute, /*mixed=*/compute != at::kFloat);
   // The first steps overflow; the graph is in use when the scale becomes right.
   if (compute == at::kHalf) options.loss_scale = LossScaleOptions{.initial = 0x1p26, .growth_interval = 2};

@@ -144,7 +144,7 @@ TEST(DryRun, TrainerStepsWithFrozenParametersAndMuon) {
       const DeviceMesh mesh = large_mesh(rank);
       TrainingOptions options = large_model(mesh.layout(), mode);
       options.optimizer.name = "muon";
-      options.unit_layers = 3;
+      options.units.layers = 3;
       options.freeze = {"*embed*", "model.layers.[0-3].*", "*.k_proj.*"};
       TransformerTrainer trainer(options, mesh, at::kMeta);
       EXPECT_EQ(trainer.fsdp().units().size(), 1 + 3 + 1u);
