@@ -69,6 +69,7 @@ TEST(SublayerUnits, ChangeNoBit) {
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();
+  std::vector<const char*> recomputes = {"none", "full", "selective", "alternate"};
   for (Cell cell : sublayer_cells()) {
     // That no recomputation changes a bit of units of blocks is for Recompute.ChangesNoBit.
     const Trace wanted = train(recipe_of(cell, /*alone=*/false, folder.path()), mesh_on(cell, Hosts::Found));
@@ -80,10 +81,12 @@ TEST(SublayerUnits, ChangeNoBit) {
       seen.grad_norms = wanted.grad_norms;
       EXPECT_EQ(first_difference(seen, wanted), "") << of;
     };
-    for (const char* recompute : {"none", "full", "selective", "alternate"}) {
+    for (const char* recompute : recomputes) {
+      if (world().size() > 1 && recompute == recomputes.back()) continue;  // of the last two, cells take turns
       cell.recompute = recompute;
       expect_same(Hosts::Found);
     }
+    std::swap(recomputes[2], recomputes[3]);
     // Without windows full_shard gathers into memory that units take in turns.
     const bool reuses = cell.sharding.starts_with("full_shard") || cell.sharding.starts_with("hybrid_shard");
     for (const char* recompute : {"none", "full"}) {
