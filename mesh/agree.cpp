@@ -7,18 +7,6 @@
 #include "mesh/device/error_message.h"
 
 namespace meshtrain {
-namespace {
-
-std::string broadcast_text(const Group& world, const std::string& text, int root) {
-  at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
-  world.broadcast(length, root).wait();
-  at::Tensor bytes = at::empty({length.item<int64_t>()}, at::kByte);
-  if (world.rank() == root && !text.empty()) std::memcpy(bytes.data_ptr(), text.data(), text.size());
-  world.broadcast(bytes, root).wait();
-  return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(bytes.numel())};
-}
-
-}  // namespace
 
 bool is_agreed(const std::exception& error) {
   return dynamic_cast<const InputError*>(&error) != nullptr || dynamic_cast<const AgreedError*>(&error) != nullptr;
@@ -30,8 +18,13 @@ std::optional<std::chrono::milliseconds> agreement_limit(const std::exception& e
   return is_input && !is_certain ? std::optional(limit) : std::nullopt;
 }
 
-std::string broadcast_text(const Group& world, const std::string& text) {
-  return broadcast_text(world, text, 0);
+std::string broadcast_text(const Group& world, const std::string& text, int root) {
+  at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  world.broadcast(length, root).wait();
+  at::Tensor bytes = at::empty({length.item<int64_t>()}, at::kByte);
+  if (world.rank() == root && !text.empty()) std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  world.broadcast(bytes, root).wait();
+  return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(bytes.numel())};
 }
 
 std::vector<std::string> gather_texts(const Group& world, const std::string& text) {

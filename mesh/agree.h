@@ -39,8 +39,8 @@ std::optional<std::chrono::milliseconds> agreement_limit(const std::exception& e
 /// alone. `action` issues no collectives. Every rank must call it.
 void agree(const Group& world, const std::function<void()>& action);
 
-/// Returns `text` of rank 0 on every rank. Every rank must call it.
-std::string broadcast_text(const Group& world, const std::string& text);
+/// Returns `text` of rank `root` on every rank. Every rank must call it, with the same root.
+std::string broadcast_text(const Group& world, const std::string& text, int root = 0);
 
 /// Returns the text of each rank of `world`, in their order, on rank 0; nothing on the others. Every rank must call it.
 std::vector<std::string> gather_texts(const Group& world, const std::string& text);

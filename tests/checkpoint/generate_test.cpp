@@ -1,6 +1,6 @@
-// Generated text is the same on every tp mesh, and from a checkpoint of any mesh.
+// Generated text is the same on every tp mesh, and from a checkpoint of any mesh. Over dp: generate_rows_test.cpp.
 
-#include "runtime/program/generate/generate.h"
+#include "runtime/program/generate/continuation.h"
 
 #include <gtest/gtest.h>
 
@@ -16,6 +16,8 @@
 #include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
+#include "tests/runtime/program/generate/one_text.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/tensor_offset.h"
 #include "tests/support/world.h"
@@ -33,7 +35,7 @@ DeviceMesh tp_mesh(const Group& ranks) {
 std::vector<std::vector<int64_t>> texts(LanguageModel& model, const SamplingOptions& sampling) {
   std::vector<std::vector<int64_t>> all;
   for (const std::vector<int64_t>& prompt : {std::vector<int64_t>{3}, {5, 4, 50, 9, 9, 1, 77}}) {
-    all.push_back(generate(model, prompt, all.size(), {64, {}, sampling, 3}).tokens);
+    all.push_back(one_text(model, prompt, all.size(), {64, {}, sampling, 3}).tokens);
   }
   return all;
 }
@@ -48,7 +50,7 @@ TEST(GenerateOnMeshes, TokensAreThoseOfOneRank) {
     shape.initializer_range = 0.4;  // the next token is then hard to guess
     const auto draw_weights = [](const Parameter& parameter) { initialize(parameter, 11); };
     const DeviceMesh all = tp_mesh(world()), alone = tp_mesh(Group());
-    LanguageModel on_all(shape, all, at::kDouble, draw_weights), on_one(shape, alone, at::kDouble, draw_weights);
+    LanguageModel on_all(shape, all, {at::kDouble}, draw_weights), on_one(shape, alone, {at::kDouble}, draw_weights);
     for (const SamplingOptions& sampling :
          {SamplingOptions{}, {1, 0, 1, 5}, {0.8, 20, 0.9, 6}, {1.5, 0, 0.5, 7}, {1, 3, 1, 8}}) {
       const auto wanted = texts(on_one, sampling);
@@ -65,8 +67,8 @@ TEST(GenerateOnMeshes, UnderRulesTokensAreThoseOfOneRank) {
   const std::vector<int64_t> prompt = {5, 4, 50, 9, 9, 1, 77};
   const auto tokens = [&](const Group& ranks, const GenerateOptions& options) {
     const DeviceMesh mesh = tp_mesh(ranks);
-    LanguageModel model(shape, mesh, at::kDouble, draw_weights);
-    return generate(model, prompt, 0, options).tokens;
+    LanguageModel model(shape, mesh, {at::kDouble}, draw_weights);
+    return one_text(model, prompt, 0, options).tokens;
   };
   GenerateOptions options{.max_tokens = 40};
   const std::vector<int64_t> free = tokens(Group(), options);
@@ -84,7 +86,7 @@ TEST(GenerateOnMeshes, UnderRulesTokensAreThoseOfOneRank) {
 TEST(GenerateOnMeshes, TheCacheHoldsTheHeadsOfARank) {
   const ModelShape shape = recipe_of(cell_of("llama", false, "fp32"), true, "").model.shape;
   const DeviceMesh mesh = tp_mesh(world());
-  const LanguageModel model(shape, mesh, at::kFloat, [](const Parameter& parameter) { initialize(parameter, 11); });
+  const LanguageModel model(shape, mesh, {}, [](const Parameter& parameter) { initialize(parameter, 11); });
   const int64_t full = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * 4;
   const HostMemory& memory = HostMemory::counted();
   const int64_t before = memory.live();
@@ -92,18 +94,12 @@ TEST(GenerateOnMeshes, TheCacheHoldsTheHeadsOfARank) {
   EXPECT_EQ(memory.live() - before, 10 * full / world().size());
 }
 
-TEST(GenerateOnMeshes, OtherAxesAreRefused) {
+TEST(GenerateOnMeshes, ContextParallelIsRefused) {
   if (world().size() == 1) return;
   const ModelShape shape = recipe_of(cell_of("llama", false, "fp32"), true, "").model.shape;
-  for (const char* axis : {"dp", "cp"}) {
-    const DeviceMesh mesh(MeshLayout({{axis, world().size()}, {"tp", 1}, {axis[0] == 'd' ? "cp" : "dp", 1}}), world());
-    try {
-      LanguageModel(shape, mesh, at::kFloat, [](const Parameter& parameter) { initialize(parameter, 11); });
-      FAIL();
-    } catch (const InputError& error) {
-      EXPECT_NE(std::string(error.what()).find("--mesh tp=" + std::to_string(world().size())), std::string::npos);
-    }
-  }
+  const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", world().size()}, {"tp", 1}}), world());
+  EXPECT_TRUE(has(message<InputError>([&] { LanguageModel(shape, mesh, {}, [](const Parameter&) {}); }),
+                  "as in --mesh tp=" + std::to_string(world().size())));
 }
 
 /// A checkpoint written by a mesh of all ranks with shards, and its export.
@@ -134,7 +130,8 @@ class GenerateFromCheckpoint : public ::testing::Test {
     EXPECT_EQ(source.precision, "fp32");
     ModelWeights weights(source);
     const DeviceMesh mesh = tp_mesh(ranks);
-    LanguageModel model(source.shape, mesh, at::kDouble, [&](const Parameter& parameter) { weights.read(parameter); });
+    LanguageModel model(source.shape, mesh, {at::kDouble},
+                        [&](const Parameter& parameter) { weights.read(parameter); });
     return texts(model, {});
   }
 

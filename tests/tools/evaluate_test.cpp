@@ -126,6 +126,9 @@ TEST_F(Evaluate, AFolderHasTheLossOfItsLogitsOnAnyMesh) {
       EXPECT_NEAR(found[0].at("perplexity").get<double>(), std::exp(loss), 1e-9);
       EXPECT_NEAR(found[0].at("bits_per_byte").get<double>(), loss / std::log(2) * 2 * 17 / 100, 1e-10);
       EXPECT_FALSE(found[0].contains("step"));
+      const std::string shards = path("shards");
+      EXPECT_EQ(evaluate(ranks, with(expected.arguments, {"--mesh", mesh, "--offload", shards}))[0].at("loss"), loss)
+          << name << " from disk on " << mesh;
     }
   }
 }
@@ -377,6 +380,8 @@ TEST_F(Evaluate, MistakesAreOneLine) {
                                          "trained on");
   EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "--samples: 42 are requested, but "));
   EXPECT_TRUE(has(complaint_of({run, "--mesh", "dp=2"}), "dp=2"));
+  EXPECT_EQ(complaint_of({run, "--offload", "/nowhere/shards"}),
+            "--offload: /nowhere/shards cannot be made: the folder /nowhere does not exist");
   EXPECT_TRUE(has(complaint_of({path("nothing").string(), "--tokens", own}), "there is no folder "));
 }
 

@@ -18,7 +18,6 @@
 #include "mesh/layout.h"
 #include "runtime/program/evaluate/evaluated_model.h"
 #include "runtime/program/launch/connect.h"
-#include "runtime/program/launch/connect_devices.h"
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/watch/phase.h"
 #include "runtime/text/prepare/sidecar_tokenizer.h"
@@ -29,6 +28,7 @@
 #include "runtime/training/data/token_sidecar.h"
 #include "runtime/training/transformer/evaluation.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/computing_arguments.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
@@ -39,9 +39,10 @@ namespace fs = std::filesystem;
 struct EvaluateArguments {
   std::vector<fs::path> models;
   std::optional<std::string> tokens, dtype, layout, ignore_id, loss_mask, documents, boundary_labels, samples,
-      sequence_length, micro_batch, precision, checkpoints;
+      sequence_length, micro_batch, checkpoints;
   std::optional<int64_t> bytes;
-  std::string mesh = "dp=auto", device = "auto";
+  std::string mesh = "dp=auto";
+  ComputingArguments computing;
   bool json_lines = false;
 };
 
@@ -76,8 +77,9 @@ EvaluationRequest request_of(const EvaluateArguments& arguments) {
   take("train.sequence_length", arguments.sequence_length);
   take("train.micro_batch", arguments.micro_batch);
   request.other_tokens = arguments.tokens.has_value();
-  request.precision = arguments.precision;
-  request.device = arguments.device;
+  request.precision = arguments.computing.precision;
+  request.device = arguments.computing.device;
+  request.offload = arguments.computing.offload;
   return request;
 }
 
@@ -349,7 +351,7 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
   return run_on_all_ranks(world, [&] {
     const Progress progress("evaluation");
     const MeshLayout layout = MeshLayout::fit(parse_mesh(arguments.mesh), training_axes(), world.size());
-    const DeviceContext device_context = connect_devices({.kind = device_kind(arguments.device)}, world);
+    const DeviceContext device_context = connect_devices(arguments.computing, world);
     const DeviceMesh mesh(layout, device_context.world);
     set_rank_name(mesh.world().coordinate_text());
     const bool first = mesh.rank() == 0;
@@ -431,7 +433,7 @@ void add_evaluate_command(CLI::App& app, int& status) {
       ->type_name("MESH");
   add_key(*command, "--micro-batch", arguments->micro_batch, "N",
           "Samples at once on a dp rank. Default: as the run was trained; 1");
-  add_computing_options(*command, arguments->precision, arguments->device);
+  add_computing_options(*command, arguments->computing);
   command->add_flag("--json", arguments->json_lines,
                     "A JSON object on a line for each model: model, step, loss, perplexity, tokens, tokens_file, "
                     "loss_mask, documents, bits_per_byte, samples, sequence_length, mesh, precision, seconds");

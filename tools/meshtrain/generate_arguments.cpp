@@ -126,9 +126,12 @@ void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
   add_prompt_options(command, arguments);
   add_sampling_options(command, arguments);
   add_rule_options(command, arguments);
-  command.add_option("--mesh", arguments.mesh, "Ranks that share the model, as tp=2. Default: all ranks")
-      ->type_name("tp=N");
-  add_computing_options(command, arguments.precision, arguments.device);
+  command
+      .add_option("--mesh", arguments.mesh,
+                  "Ranks that share the model, as dp=2,tp=2: over tp they compute one text together, over dp several "
+                  "texts at the same time, each rank with a shard of the weights. Default: all ranks over tp")
+      ->type_name("MESH");
+  add_computing_options(command, arguments.computing);
   command.add_flag("--json", arguments.json_lines,
                    "A JSON object on a line for each prompt: prompt or the conversation under its own key, "
                    "prompt_tokens, tokens, text, ended (eos, stop, length)");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/program/generate/chat_prompts.h"
+#include "tools/meshtrain/computing_arguments.h"
 
 namespace meshtrain {
 
@@ -15,7 +16,7 @@ namespace meshtrain {
 struct GenerateArguments {
   std::filesystem::path model;
   std::vector<std::string> prompts, tokens;
-  std::optional<std::string> prompt_file, tokenizer, precision;
+  std::optional<std::string> prompt_file, tokenizer;
   std::optional<int64_t> max_tokens;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;  // none: as generation_config.json has it
   std::optional<int64_t> top_k, no_repeat_ngram_size, min_tokens;
@@ -23,7 +24,8 @@ struct GenerateArguments {
   uint64_t seed = 0;
   bool uses_config = true;
   bool stop_at_eos = true;
-  std::string mesh = "tp=auto", device = "auto";
+  std::string mesh = "tp=auto";
+  ComputingArguments computing;
   bool json_lines = false;
   bool chats = false;
   std::optional<std::string> system, chat_template;  // of --chat, as the next

@@ -190,10 +190,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments
   const std::string where = arguments.tokenizer        ? "--tokenizer " + name
                             : source.tokenizer.empty() ? "the tokenizer in " + name
                                                        : "data.tokenizer of the run's recipe, " + name;
-  const std::shared_ptr<const Tokenizer> tokenizer = load(name, source, where);
-  const std::string other = describe_other_tokenizer(source, name);
-  if (!other.empty()) std::fprintf(stderr, "%s\n", other.c_str());
-  return tokenizer;
+  return load(name, source, where);
 }
 
 void warn_of_length(const std::string& what, size_t length, int64_t trained) {
@@ -211,6 +208,10 @@ GenerateRequest make_request(const GenerateArguments& arguments, const std::vect
   request.sampling.seed = arguments.seed;
   request.rules = config.rules;
   request.stop_strings = config.stop_strings;
+  if (tokenizer != nullptr) {
+    const std::string other = describe_other_tokenizer(source, arguments.tokenizer.value_or(tokenizer_of(source)));
+    if (!other.empty()) std::fprintf(stderr, "%s\n", other.c_str());
+  }
   const std::string missing = describe_missing(source);
   const std::optional<ChatTemplate> chat = chat_template_of(arguments, source);
   if (chat && !chat->warning().empty()) std::fprintf(stderr, "%s\n", chat->warning().c_str());

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "mesh/base/size_text.h"
+
 namespace meshtrain {
 namespace {
 
@@ -43,47 +45,74 @@ void tell_speed(size_t prompt, const GenerationResult& generated) {
 GeneratedOutput::GeneratedOutput(std::vector<Prompt> prompts, std::shared_ptr<const Tokenizer> tokenizer, Style style)
     : prompts_(std::move(prompts)), tokenizer_(std::move(tokenizer)), style_(style) {}
 
+std::string GeneratedOutput::header(size_t index) const {
+  if (prompts_.size() == 1) return "";
+  return (index == 0 ? "==> prompt " : "\n==> prompt ") + std::to_string(index + 1) + " <==\n";
+}
+
+std::string GeneratedOutput::piece(std::optional<TextStream>& stream, int64_t token, bool is_first) const {
+  if (stream) return stream->add(token);
+  return (is_first ? "" : " ") + std::to_string(token);
+}
+
 void GeneratedOutput::begin(size_t index, const std::vector<int64_t>& prompt) {
-  text_.clear();
+  if (style_ != Style::Stream) return;
   stream_.reset();
   if (tokenizer_) stream_.emplace(*tokenizer_, prompt);
   first_ = true;
-  if (style_ == Style::Json || prompts_.size() == 1) return;
-  say((index == 0 ? "==> prompt " : "\n==> prompt ") + std::to_string(index + 1) + " <==\n");
+  show(header(index));
 }
 
 void GeneratedOutput::add(int64_t token) {
-  if (stream_) {
-    say(stream_->add(token));
-  } else {
-    say((first_ ? "" : " ") + std::to_string(token));
-  }
+  if (style_ != Style::Stream) return;
+  show(piece(stream_, token, first_));
   first_ = false;
 }
 
 void GeneratedOutput::end(size_t index, const std::vector<int64_t>& prompt, const GenerationResult& generated) {
-  if (stream_) say(stream_->finish());
-  if (style_ == Style::Json) {
-    json line;
-    const Prompt& given = prompts_[index];
-    if (given.is_text) line["prompt"] = given.text;
-    if (given.conversation) line[given.key] = json::parse(given.json);
-    line["prompt_tokens"] = prompt;
-    line["tokens"] = generated.tokens;
-    if (stream_) line["text"] = text_;
-    line["ended"] = generated.end == TextEnd::Token ? "eos" : generated.end == TextEnd::Text ? "stop" : "length";
-    text_ = line.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (style_ == Style::Stream) {
+    show((stream_ ? stream_->finish() : "") + "\n");
+    tell_speed(prompt.size(), generated);
+    return;
   }
-  show(text_ + "\n");
-  tell_speed(prompt.size(), generated);
+  done_.emplace(index, Done{prompt, generated});
+  for (auto next = done_.find(next_); next != done_.end(); next = done_.find(++next_)) {
+    print(next_, next->second);
+    done_.erase(next);
+  }
 }
 
-void GeneratedOutput::say(const std::string& text) {
-  if (style_ == Style::Stream) {
-    show(text);
-  } else {
-    text_ += text;
-  }
+std::string GeneratedOutput::text_of(const Done& done) const {
+  std::optional<TextStream> stream;
+  if (tokenizer_) stream.emplace(*tokenizer_, done.prompt);
+  std::string text;
+  for (const int64_t token : done.generated.tokens) text += piece(stream, token, text.empty());
+  return stream ? text + stream->finish() : text;
+}
+
+std::string GeneratedOutput::json_line(size_t index, const Done& done) const {
+  json line;
+  const Prompt& given = prompts_[index];
+  if (given.is_text) line["prompt"] = given.text;
+  if (given.conversation) line[given.key] = json::parse(given.json);
+  line["prompt_tokens"] = done.prompt;
+  line["tokens"] = done.generated.tokens;
+  if (tokenizer_) line["text"] = text_of(done);
+  const TextEnd end = done.generated.end;
+  line["ended"] = end == TextEnd::Token ? "eos" : end == TextEnd::Text ? "stop" : "length";
+  return line.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void GeneratedOutput::print(size_t index, const Done& done) const {
+  show((style_ == Style::Json ? json_line(index, done) : header(index) + text_of(done)) + "\n");
+  tell_speed(done.prompt.size(), done.generated);
+}
+
+void tell_total(size_t num_texts, size_t num_tokens, double seconds, int num_rows) {
+  const double rate = static_cast<double>(num_tokens) / std::max(seconds, 1e-9);
+  const std::string line = fmt::format("{} on {} dp ranks: {} in {:.3f} s ({:.1f} tok/s)\n", counted(num_texts, "text"),
+                                       num_rows, counted(num_tokens, "token"), seconds, rate);
+  std::fputs(line.c_str(), stderr);
 }
 
 }  // namespace meshtrain

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,36 +13,53 @@
 
 namespace meshtrain {
 
-/// What `meshtrain generate` prints, on one rank: on stdout what is generated, on stderr how fast, each line at once.
+/// Prints the texts of `meshtrain generate`, on one rank: on stdout what is generated, in the order of prompts, on
+/// stderr how fast, each line at once.
 class GeneratedOutput {
  public:
   enum class Style {
-    Stream,  ///< text as it comes
-    Whole,   ///< the text of a prompt when it is done: a launcher mixes what comes in pieces with other lines
-    Json     ///< an object when it is done
+    Stream,    ///< text as it comes, of one prompt at a time
+    Complete,  ///< the text of a prompt when it is done: a launcher mixes what comes in pieces with other lines
+    Json       ///< an object when it is done
   };
   /// `tokenizer`: null prints ids.
   GeneratedOutput(std::vector<Prompt> prompts, std::shared_ptr<const Tokenizer> tokenizer, Style style);
 
   const std::vector<Prompt>& prompts() const { return prompts_; }
-  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   /// Returns true when each token is printed as it comes.
   bool streams() const { return style_ == Style::Stream; }
 
-  /// For each of prompts() in turn, whose ids are `prompt`: begin(), a token after the other, end().
+  /// For each of prompts(), whose ids are `prompt`: begin(), a token after the other, end(). A style other than Stream
+  /// takes several prompts at the same time, and prints a text when those of all earlier prompts are printed.
   void begin(size_t index, const std::vector<int64_t>& prompt);
   void add(int64_t token);
   void end(size_t index, const std::vector<int64_t>& prompt, const GenerationResult& generated);
 
  private:
-  void say(const std::string& text);
+  /// A text that is done.
+  struct Done {
+    std::vector<int64_t> prompt;
+    GenerationResult generated;
+  };
+
+  /// Returns the line that begins the text of a prompt; empty when there is none.
+  std::string header(size_t index) const;
+  /// Returns the text of `token`, which follows those that `stream` has seen; without a tokenizer its id.
+  std::string piece(std::optional<TextStream>& stream, int64_t token, bool is_first) const;
+  std::string text_of(const Done& done) const;
+  std::string json_line(size_t index, const Done& done) const;
+  void print(size_t index, const Done& done) const;
 
   std::vector<Prompt> prompts_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   Style style_;
-  std::optional<TextStream> stream_;  // of the prompt under way
-  std::string text_;                  // of it, not shown yet
+  std::optional<TextStream> stream_;  // of the prompt under way, under Style::Stream
   bool first_ = true;                 // no token of it yet
+  std::map<size_t, Done> done_;       // not printed, by prompt
+  size_t next_ = 0;                   // the prompt whose text is printed next
 };
+
+/// Prints on stderr how many tokens all dp ranks together generated in `seconds`.
+void tell_total(size_t num_texts, size_t num_tokens, double seconds, int num_rows);
 
 }  // namespace meshtrain

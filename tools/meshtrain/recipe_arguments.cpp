@@ -36,17 +36,6 @@ void add_set_option(CLI::App& command, RecipeArguments& arguments) {
       ->take_all();
 }
 
-void add_computing_options(CLI::App& command, std::optional<std::string>& precision, std::string& device) {
-  command
-      .add_option("--precision", precision, "fp64, fp32, bf16 or fp16; without it that of the weights, or of the run")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
-      ->type_name("PRECISION");
-  command.add_option("--device", device, "auto, cpu or cuda; auto: cuda where each rank has a GPU of its own")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->type_name("DEVICE");
-}
-
 Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world,
                       const SavedRecipe& saved) {
   Recipe recipe;

@@ -27,9 +27,6 @@ void add_recipe_options(CLI::App& command, RecipeArguments& arguments);
 /// --set alone, where there is no mesh.
 void add_set_option(CLI::App& command, RecipeArguments& arguments);
 
-/// --precision and --device, where a model is read and not trained.
-void add_computing_options(CLI::App& command, std::optional<std::string>& precision, std::string& device);
-
 /// The recipe in `file`, read by rank 0 as load_recipe() does, with the layouts of its token files' sidecars
 /// (take_layouts()), on every rank of `world`. Throws InputError on all of them.
 Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world,

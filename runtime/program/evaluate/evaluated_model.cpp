@@ -136,6 +136,8 @@ Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& re
   recipe.train.precision = request.precision.value_or(source.precision);
   if (recipe.train.precision != "fp64") recipe.train.residual_dtype = loaded.train.residual_dtype;
   recipe.device = request.device;
+  recipe.parallel.fsdp.mode = "full_shard";
+  if (request.offload) recipe.parallel.fsdp.offload = {"disk", *request.offload};
   return recipe;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,14 +20,15 @@ struct EvaluationRequest {
   std::optional<std::string> documents;  ///< key `documents`: an id or index; none; own: as the file or the run says
   std::optional<std::string> precision;  ///< fp64 fp32 bf16 fp16; none: that of the weights, or of the run
   std::string device = "auto";
+  std::optional<std::filesystem::path> offload;  ///< the folder of the ranks' files with their weights; none: memory
 };
 
 /// Returns the recipe by which the model of `source` is evaluated. Of a run: the model and `evaluate` as its checkpoint
 /// has them, under the request's options. Of a Hugging Face folder: the request's options alone, over a file of layout
 /// stream. Where the request names the tokens, their sidecar or index gives dtype, layout and documents that the
-/// options leave out; what the run says of its own file counts where these say nothing. `auto` decides how the mesh
-/// computes: what the run that wrote a checkpoint chose is for another mesh. Throws InputError that names what is
-/// missing or wrong. Not collective.
+/// options leave out; what the run says of its own file counts where these say nothing. Weights are cut over dp x cp
+/// (full_shard), and over tp; otherwise `auto` decides how the mesh computes: what the run that wrote a checkpoint
+/// chose is for another mesh. Throws InputError that names what is missing or wrong. Not collective.
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request);
 
 /// Makes a model on a mesh that computes losses. It has no gradients, no optimizer, and no memory for them. Its

@@ -1,8 +1,8 @@
 #include "runtime/program/generate/generate.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "mesh/agree.h"
@@ -13,73 +13,161 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
 }
 
-void check_finite(double largest, uint64_t position) {
-  if (std::isfinite(largest)) return;
-  throw AgreedError("the logits of position " + std::to_string(position) +
-                    " are not finite: the weights are not, or --precision is too narrow for them");
+/// The outcome of one forward of a row.
+enum class Outcome : int64_t {
+  Nothing,    ///< the row waited, or a part of its prompt is left
+  Continues,  ///< it chose a token, and the text continues
+  EndsByLength,
+  EndsByToken,
+  EndsByText,
+  Failed,
+};
+
+Outcome outcome_of(const std::optional<TextEnd>& end) {
+  if (!end) return Outcome::Continues;
+  switch (*end) {
+    case TextEnd::Length:
+      return Outcome::EndsByLength;
+    case TextEnd::Token:
+      return Outcome::EndsByToken;
+    case TextEnd::Text:
+      return Outcome::EndsByText;
+  }
+  return Outcome::EndsByLength;
 }
 
-/// Chooses the token after `text`, which began with `prompt` tokens.
-int64_t choose(const VocabularyLogits& logits, const GenerateOptions& options, const std::vector<int64_t>& text,
-               size_t prompt, uint64_t sequence) {
-  const SamplingOptions& sampling = options.sampling;
-  const uint64_t position = text.size();
-  if (sampling.temperature == 0 && !options.rules.any()) {
-    const VocabularyLogits::LargestLogit largest = logits.largest();
-    check_finite(largest.value, position);
-    return largest.id;
-  }
-  const at::Tensor full = logits.full();
-  check_finite(full.max().item().toDouble(), position);
-  std::vector<double> scores = values_of(full);
-  apply(options.rules, text, static_cast<int64_t>(prompt), options.stop, scores);
-  const auto largest = std::max_element(scores.begin(), scores.end());
-  if (std::isinf(*largest)) {
-    throw AgreedError("no token is left for position " + std::to_string(position) +
-                      ": no_repeat_ngram_size, bad_words_ids and the least length exclude all");
-  }
-  if (sampling.temperature == 0) return largest - scores.begin();
-  return draw(candidates(scores, sampling), uniform_at(sampling.seed, sequence, position));
+std::optional<TextEnd> end_of(Outcome outcome) {
+  if (outcome == Outcome::EndsByLength) return TextEnd::Length;
+  if (outcome == Outcome::EndsByToken) return TextEnd::Token;
+  if (outcome == Outcome::EndsByText) return TextEnd::Text;
+  return std::nullopt;
 }
 
-/// Runs all of `prompt` through the model, a bounded number of tokens at a time.
-VocabularyLogits prefill(LanguageModel& model, const std::vector<int64_t>& prompt, int64_t at_once,
-                         KeyValueCache& cache) {
-  auto next = prompt.begin();
-  while (prompt.end() - next > at_once) {
-    model.next({next, next + at_once}, cache);
-    next += at_once;
-  }
-  return model.next({next, prompt.end()}, cache);
+/// The report of a row on one forward.
+struct Report {
+  Outcome outcome = Outcome::Nothing;
+  int64_t token = 0;
+};
+
+/// Returns the reports of all rows, by dp coordinate. The tp ranks of a row have the same report, so the groups of
+/// `rows` get the same result without communication between them.
+std::vector<Report> exchange(const Group& rows, const Report& own) {
+  const at::Tensor sent = at::tensor({static_cast<int64_t>(own.outcome), own.token}, at::kLong);
+  at::Tensor all = at::empty({2 * rows.size()}, at::kLong);
+  rows.with_purpose("generate").all_gather(all, sent).wait();
+  std::vector<Report> reports;
+  const int64_t* value = all.const_data_ptr<int64_t>();
+  for (int row = 0; row < rows.size(); ++row, value += 2) reports.push_back({static_cast<Outcome>(value[0]), value[1]});
+  return reports;
 }
+
+/// The text that a row generates, as every rank knows it.
+struct Work {
+  size_t prompt;
+  Clock::time_point begin = Clock::now(), first_token = begin;
+  GenerationResult result = {};
+};
+
+// Gathers of weights are collective over the rows, so all of them must make the same number of forwards. The loop
+// keeps them in step by what every rank knows: it makes one forward of each row, computed or waited for, and then all
+// ranks learn the outcome in all rows. The next decision, which row takes which prompt and whether there is another
+// forward, follows from that alone, and is the same everywhere.
+class Rows {
+ public:
+  Rows(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts,
+       const std::function<GenerateOptions(size_t)>& options_of, const GenerationEvents& events)
+      : model_(model),
+        prompts_(prompts),
+        options_of_(options_of),
+        events_(events),
+        work_(static_cast<size_t>(model.rows().size())) {}
+
+  void run() {
+    while (distribute()) {
+      const std::vector<Report> reports = exchange(model_.rows(), advance());
+      check(reports);
+      for (size_t row = 0; row < reports.size(); ++row) take(static_cast<int>(row), reports[row]);
+    }
+  }
+
+ private:
+  /// Gives prompts to the rows that are free. Returns false when no row has one.
+  bool distribute() {
+    bool any = false;
+    for (size_t row = 0; row < work_.size(); ++row) {
+      if (!work_[row] && next_ < prompts_.size()) begin(static_cast<int>(row), next_++);
+      any = any || work_[row];
+    }
+    return any;
+  }
+
+  void begin(int row, size_t prompt) {
+    work_[static_cast<size_t>(row)] = Work{prompt};
+    if (events_.begins) events_.begins(prompt, row);
+    if (row != model_.rows().rank()) return;
+    own_ = std::make_unique<Continuation>(model_, prompts_[prompt], prompt, options_of_(prompt));
+  }
+
+  /// Makes one forward of this rank's row.
+  Report advance() {
+    if (!own_) {
+      model_.wait();
+      return {};
+    }
+    try {
+      const std::optional<int64_t> token = own_->advance();
+      return token ? Report{outcome_of(own_->end()), *token} : Report{};
+    } catch (const AgreedError& error) {  // after the forward
+      error_ = error.what();
+      return {Outcome::Failed};
+    }
+  }
+
+  /// Throws the error of the first row that failed.
+  void check(const std::vector<Report>& reports) const {
+    for (size_t row = 0; row < reports.size(); ++row) {
+      if (reports[row].outcome != Outcome::Failed) continue;
+      const std::string error = broadcast_text(model_.rows(), error_, static_cast<int>(row));
+      throw AgreedError("prompt " + std::to_string(work_[row]->prompt + 1) + ": " + error);
+    }
+  }
+
+  void take(int row, const Report& report) {
+    if (report.outcome == Outcome::Nothing) return;
+    std::optional<Work>& work = work_[static_cast<size_t>(row)];
+    GenerationResult& result = work->result;
+    result.tokens.push_back(report.token);
+    if (result.tokens.size() == 1) work->first_token = Clock::now();
+    if (events_.token) events_.token(work->prompt, report.token);
+    const std::optional<TextEnd> end = end_of(report.outcome);
+    if (!end) return;
+    result.end = *end;
+    result.prefill_seconds = seconds_between(work->begin, work->first_token);
+    result.decode_seconds = seconds_between(work->first_token, Clock::now());
+    if (events_.ends) events_.ends(work->prompt, row, result);
+    work.reset();
+    if (row == model_.rows().rank()) own_.reset();
+  }
+
+  LanguageModel& model_;
+  const std::vector<std::vector<int64_t>>& prompts_;
+  const std::function<GenerateOptions(size_t)>& options_of_;
+  const GenerationEvents& events_;
+  std::vector<std::optional<Work>> work_;  // by row
+  size_t next_ = 0;                        // the prompt that no row has taken
+  std::unique_ptr<Continuation> own_;      // of this rank's row
+  std::string error_;
+};
 
 }  // namespace
 
-GenerationResult generate(LanguageModel& model, const std::vector<int64_t>& prompt, uint64_t sequence,
-                          const GenerateOptions& options, const std::function<void(int64_t)>& on_token) {
-  KeyValueCache cache = model.make_cache(static_cast<int64_t>(prompt.size()) + options.max_tokens - 1);
-  GenerationResult result;
-  std::vector<int64_t> text = prompt;
-  const auto take = [&](const VocabularyLogits& logits) {
-    const int64_t token = choose(logits, options, text, prompt.size(), sequence);
-    text.push_back(token);
-    result.tokens.push_back(token);
-    if (options.ends_text && options.ends_text(token)) result.end = TextEnd::Text;
-    if (std::find(options.stop.begin(), options.stop.end(), token) != options.stop.end()) result.end = TextEnd::Token;
-    if (on_token) on_token(token);
-  };
-  const Clock::time_point start = Clock::now();
-  take(prefill(model, prompt, options.prefill_tokens, cache));
-  result.prefill_seconds = seconds_since(start);
-  while (result.end == TextEnd::Length && static_cast<int64_t>(result.tokens.size()) < options.max_tokens) {
-    take(model.next({result.tokens.back()}, cache));
-  }
-  result.decode_seconds = seconds_since(start) - result.prefill_seconds;
-  return result;
+void generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts,
+              const std::function<GenerateOptions(size_t)>& options_of, const GenerationEvents& events) {
+  Rows(model, prompts, options_of, events).run();
 }
 
 }  // namespace meshtrain

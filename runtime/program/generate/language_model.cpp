@@ -5,27 +5,45 @@
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/device/aten.h"
+#include "runtime/training/transformer/data_parallel.h"
 #include "runtime/training/transformer/parallelize.h"
 
 namespace meshtrain {
 namespace {
 
-void check_mesh(const DeviceMesh& mesh) {
-  if (mesh.size() == mesh.size(kTensorAxis)) return;
-  throw InputError("mesh " + mesh.layout().describe() +
-                   ": text is generated over tp alone, whose ranks share one sequence: all ranks must be on it, as "
-                   "in --mesh tp=" +
-                   std::to_string(mesh.size()));
+/// Returns the options of a model whose weights are cut over the rows where there are several, and in files of
+/// `offload` on one rank too.
+TransformerOptions transformer_options(const ModelShape& shape, int64_t num_rows,
+                                       const LanguageModel::Options& options) {
+  TransformerOptions all{.shape = shape,
+                         .freeze = {"*"},
+                         .precision = {.compute = options.dtype, .residual = options.dtype, .reduce = options.dtype}};
+  if (num_rows > 1 || options.offload) all.sharding = {.mode = ShardingMode::FullShard, .num_ranks = num_rows};
+  if (options.offload) all.offload = Offload::Disk, all.offload_folder = *options.offload;
+  return all;
 }
 
 }  // namespace
 
-LanguageModel::LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, at::ScalarType dtype,
-                             const std::function<void(const Parameter&)>& read, at::Device device)
-    : shape_(shape), num_parts_(mesh.size()), options_(at::TensorOptions(device).dtype(dtype)) {
-  check_mesh(mesh);
-  const TransformerOptions options{.shape = shape, .freeze = {"*"}, .precision = {.compute = dtype, .residual = dtype}};
-  agree(mesh.world(), [&] { model_ = std::move(parallelize(options, {}, mesh, device, read).front()); });
+void check_generating_mesh(const MeshLayout& layout) {
+  const int64_t cp = layout.size(kContextAxis);
+  if (cp == 1) return;
+  throw InputError("mesh " + layout.describe() +
+                   ": text is generated over dp, whose ranks take different prompts, and tp, whose ranks share one: "
+                   "leave cp out and give its " +
+                   std::to_string(cp) + " ranks to dp or tp, as in --mesh tp=" + std::to_string(layout.size()));
+}
+
+LanguageModel::LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, const Options& options,
+                             const std::function<void(const Parameter&)>& read)
+    : shape_(shape),
+      rows_(mesh.group(kDataAxis)),
+      num_parts_(mesh.size(kTensorAxis)),
+      options_(at::TensorOptions(options.device).dtype(options.dtype)) {
+  check_generating_mesh(mesh.layout());
+  const TransformerOptions all = transformer_options(shape, rows_.size(), options);
+  const FsdpOptions fsdp = fsdp_options(all, map_replicas(all.sharding, mesh), options.device);
+  agree(mesh.world(), [&] { model_ = std::move(parallelize(all, fsdp, mesh, options.device, read).front()); });
 }
 
 KeyValueCache LanguageModel::make_cache(int64_t capacity) const {

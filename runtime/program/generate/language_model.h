@@ -1,7 +1,9 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "mesh/device_mesh.h"
@@ -9,31 +11,47 @@
 
 namespace meshtrain {
 
-/// A model that predicts the next token, sharded over the tp axis of a mesh. It has no gradients, and no memory for
-/// them.
+/// A model that predicts the next token. It has no gradients, and no memory for them. The ranks of tp hold parts of its
+/// matrices and compute one sequence together: a row. Rows, the coordinates of dp, compute different sequences; their
+/// ranks hold shards of the weights (full_shard), and gather each unit for the time in which it computes.
 class LanguageModel {
  public:
+  struct Options {
+    at::ScalarType dtype = at::kFloat;
+    at::Device device = at::kCPU;
+    std::optional<std::filesystem::path> offload = {};  ///< on a CPU: the folder of the ranks' files with the shards
+  };
+
   /// `read` fills this rank's part of a parameter; it must not issue collectives. Every rank of the mesh must construct
-  /// it. Throws InputError, on all ranks alike, when the mesh has another axis than tp, when tp does not divide the
-  /// model's heads, and what `read` throws on any of them.
-  LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, at::ScalarType dtype,
-                const std::function<void(const Parameter&)>& read, at::Device device = at::kCPU);
+  /// it. Throws InputError, on all ranks alike, when the mesh cuts over cp, when tp does not divide the model's heads,
+  /// and what `read` throws on any of them.
+  LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, const Options& options,
+                const std::function<void(const Parameter&)>& read);
 
   /// Makes an empty cache for `capacity` positions.
   KeyValueCache make_cache(int64_t capacity) const;
 
   /// Runs one or more `ids` through the model; they follow the positions in `cache`. Returns the logits of the next
-  /// token. Every tp rank must call it, with the same ids.
+  /// token. Every rank of the row must call it, with the same ids. All other rows call it too, or wait().
   VocabularyLogits next(const std::vector<int64_t>& ids, KeyValueCache& cache);
+  /// Gives other rows this rank's shards for one next(). Every rank of a row that has nothing to compute must call it
+  /// when other rows call next(); else these never end.
+  void wait() { model_->gather_only(); }
 
   const ModelShape& shape() const { return shape_; }
+  /// The ranks of all rows that hold shards of the same parts: dp.
+  const Group& rows() const { return rows_; }
   ShardedModel& model() { return *model_; }
 
  private:
   ModelShape shape_;
+  Group rows_;
   int64_t num_parts_;  // ranks of tp
   at::TensorOptions options_;
   std::unique_ptr<ShardedModel> model_;
 };
+
+/// Throws InputError when `layout` cuts over cp.
+void check_generating_mesh(const MeshLayout& layout);
 
 }  // namespace meshtrain

@@ -1,15 +1,12 @@
 #include "runtime/program/run/preflight.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 
 #include "mesh/base/available_memory.h"
 #include "mesh/base/error.h"
 #include "mesh/base/files/glob.h"
+#include "mesh/base/files/writable_folder.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/forecast/remedies.h"
 #include "runtime/program/hf/export_folder.h"
@@ -23,14 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns `path`, or the nearest folder above it that exists.
-fs::path existing_part(const fs::path& path) {
-  std::error_code ignored;
-  fs::path existing = fs::absolute(path);
-  while (!fs::exists(existing, ignored) && existing.has_relative_path()) existing = existing.parent_path();
-  return existing;
-}
-
 /// Returns `path` relative to `folder`, links resolved; "." when it is the same.
 fs::path below(const fs::path& path, const fs::path& folder) {
   return fs::weakly_canonical(fs::absolute(path)).lexically_relative(fs::weakly_canonical(fs::absolute(folder)));
@@ -39,19 +28,6 @@ fs::path below(const fs::path& path, const fs::path& folder) {
 /// Returns true when `path` is `folder` or in it.
 bool is_within(const fs::path& path, const fs::path& folder) {
   return *below(path, folder).begin() != "..";
-}
-
-/// Throws InputError unless this process may make files in `folder`, or make the folder.
-void check_writable(const fs::path& folder, const std::string& what) {
-  const fs::path existing = existing_part(folder);
-  std::error_code ignored;
-  if (!fs::is_directory(existing, ignored)) {
-    throw InputError(what + " " + folder.string() + " cannot be made: " + existing.string() + " is not a folder");
-  }
-  if (::access(existing.c_str(), W_OK | X_OK) != 0) {
-    throw InputError(what + " " + folder.string() + " cannot be written: " + existing.string() + ": " +
-                     std::strerror(errno));
-  }
 }
 
 /// Returns how many checkpoints the disk holds at once.
@@ -139,12 +115,7 @@ Notice disk_notice(const Recipe& recipe, const Decisions& decisions, const Check
 
 void check_offload(const Recipe& recipe, const Decisions& decisions) {
   if (decisions.offload != Offload::Disk) return;
-  const fs::path& path = recipe.parallel.fsdp.offload.path;
-  check_writable(path, "parallel.fsdp.offload.path:");
-  std::error_code ignored;
-  if (fs::is_directory(fs::absolute(path).parent_path(), ignored)) return;
-  throw InputError("parallel.fsdp.offload.path", path.string() + " cannot be made: the folder " +
-                                                     fs::absolute(path).parent_path().string() + " does not exist");
+  check_writable_or_new(recipe.parallel.fsdp.offload.path, "parallel.fsdp.offload.path");
 }
 
 MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, ForecastRequest request, int64_t needed,

@@ -92,4 +92,9 @@ VocabularyLogits ShardedModel::next_logits(const at::Tensor& ids, const Sequence
   return std::move(*logits);
 }
 
+void ShardedModel::gather_only() {
+  const at::NoGradGuard no_grad;
+  for (const Run& run : runs_) fsdp_->run(run.unit, [] { return at::Tensor(); });
+}
+
 }  // namespace meshtrain

@@ -26,6 +26,10 @@ class ShardedModel {
   /// without sequence parallel and context parallel. Records nothing for autograd.
   VocabularyLogits next_logits(const at::Tensor& ids, const Sequence& sequence);
 
+  /// Gathers the units as next_logits() does, without computing. Call it instead of next_logits() on a rank that has no
+  /// tokens while other ranks of the units call next_logits(): their gathers need this rank's shards.
+  void gather_only();
+
   Transformer& model() { return *model_; }
   Fsdp& fsdp() { return *fsdp_; }
   const Fsdp& fsdp() const { return *fsdp_; }

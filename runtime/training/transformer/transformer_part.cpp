@@ -22,9 +22,8 @@ std::vector<std::shared_ptr<TransformerPart>> make_transformer(const Transformer
                                                                const DeviceMesh& mesh, at::Device device,
                                                                const ReplicaMap& replicas, const WriteParameter& write,
                                                                const std::vector<int64_t>& cuts) {
-  FsdpOptions fsdp = fsdp_options(options, replicas);
-  if (options.offload == Offload::Disk && device.is_cpu()) fsdp.memory = ShardMemory::on_disk(options.offload_folder);
-  std::vector<std::unique_ptr<ShardedModel>> models = parallelize(options, fsdp, mesh, device, write, cuts);
+  std::vector<std::unique_ptr<ShardedModel>> models =
+      parallelize(options, fsdp_options(options, replicas, device), mesh, device, write, cuts);
   // Call this after the ranks' collective set-up, because it may fail on one rank alone.
   const auto sequences = std::make_shared<const Sequences>(options, mesh, device);
   std::vector<std::shared_ptr<TransformerPart>> parts;

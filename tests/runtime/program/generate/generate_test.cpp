@@ -1,7 +1,7 @@
 // One rank generates what transformers generates (tests/fixtures, written by generate.py), and with the cache the same
 // as without.
 
-#include "runtime/program/generate/generate.h"
+#include "runtime/program/generate/continuation.h"
 
 #include <gtest/gtest.h>
 
@@ -17,6 +17,7 @@
 #include "runtime/program/generate/generation_config.h"
 #include "runtime/program/generate/model_source.h"
 #include "runtime/program/generate/prompts.h"
+#include "tests/runtime/program/generate/one_text.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
@@ -40,7 +41,7 @@ struct Loaded {
       : source(read_model_source(find_model(fixture(name)))),
         weights(source),
         mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group()),
-        model(source.shape, mesh, dtype, [&](const Parameter& parameter) { weights.read(parameter); }) {}
+        model(source.shape, mesh, {.dtype = dtype}, [&](const Parameter& parameter) { weights.read(parameter); }) {}
 
   ModelSource source;
   ModelWeights weights;
@@ -66,7 +67,7 @@ TEST_P(Generate, GreedyTokensAreThoseOfTransformers) {
     ASSERT_GE(wanted.size(), 64u);
     for (const int64_t at_once : {512, 5, 1}) {  // the number of prompt tokens computed at once makes no difference
       GenerateOptions options{static_cast<int64_t>(wanted.size()), {}, {}, at_once};
-      EXPECT_EQ(generate(loaded.model, prompt, 0, options).tokens, wanted) << prompt.size() << " " << at_once;
+      EXPECT_EQ(one_text(loaded.model, prompt, 0, options).tokens, wanted) << prompt.size() << " " << at_once;
     }
   }
 }
@@ -85,7 +86,7 @@ TEST_P(Generate, UnderRulesGreedyTokensAreThoseOfTransformers) {
                                   .sampling = config.sampling,
                                   .rules = config.rules};
     const std::vector<int64_t> prompt = each.at("prompt"), wanted = each.at("tokens");
-    EXPECT_EQ(generate(loaded.model, prompt, 0, options).tokens, wanted) << keys;
+    EXPECT_EQ(one_text(loaded.model, prompt, 0, options).tokens, wanted) << keys;
   }
 }
 
@@ -155,7 +156,7 @@ TEST(GenerateOne, MemoryOfALongPromptIsThatOfAPiece) {
   const auto peak = [&](int64_t length) {
     memory.restart_peak();
     const int64_t before = memory.live();
-    generate(loaded.model, some_ids(length), 0, {1, {}, {}, 16});
+    one_text(loaded.model, some_ids(length), 0, {1, {}, {}, 16});
     const int64_t most = memory.peak(), after = memory.live();
     const KeyValueCache cache = loaded.model.make_cache(length);
     return most - before - (memory.live() - after);
@@ -171,12 +172,12 @@ TEST(GenerateOne, EndsAtAStopTokenOrWhenThereAreEnough) {
   const int64_t stop = all[7];
   const auto first = std::find(all.begin(), all.end(), stop);
   std::vector<int64_t> seen;
-  const GenerationResult stopped =
-      generate(loaded.model, prompt, 0, {96, {1000, stop}, {}}, [&](int64_t token) { seen.push_back(token); });
+  const OneText stopped =
+      one_text(loaded.model, prompt, 0, {96, {1000, stop}, {}}, [&](int64_t token) { seen.push_back(token); });
   EXPECT_EQ(stopped.end, TextEnd::Token);
   EXPECT_EQ(stopped.tokens, std::vector<int64_t>(all.begin(), first + 1)) << "the one that ends it included";
   EXPECT_EQ(seen, stopped.tokens);
-  const GenerationResult enough = generate(loaded.model, prompt, 0, {3, {}, {}});
+  const OneText enough = one_text(loaded.model, prompt, 0, {3, {}, {}});
   EXPECT_EQ(enough.end, TextEnd::Length);
   EXPECT_EQ(enough.tokens, std::vector<int64_t>(all.begin(), all.begin() + 3));
 }
@@ -191,7 +192,7 @@ TEST(GenerateOne, EndsWhereItIsToldTo) {
     asked.push_back(token);
     return asked.size() == 5;
   };
-  const GenerationResult generated = generate(loaded.model, prompt, 0, options);
+  const OneText generated = one_text(loaded.model, prompt, 0, options);
   EXPECT_EQ(generated.end, TextEnd::Text);
   EXPECT_EQ(generated.tokens, std::vector<int64_t>(all.begin(), all.begin() + 5)) << "the one that ends it included";
   EXPECT_EQ(asked, generated.tokens);
@@ -201,20 +202,20 @@ TEST(GenerateOne, RulesThatLeaveNoTokenAreNamed) {
   Loaded loaded("llama");
   GenerateOptions options;
   for (int64_t id = 0; id < loaded.source.shape.vocab_size; ++id) options.rules.bad_words_ids.push_back({id});
-  const std::string error = message<AgreedError>([&] { generate(loaded.model, {5, 6}, 0, options); });
+  const std::string error = message<AgreedError>([&] { one_text(loaded.model, {5, 6}, 0, options); });
   EXPECT_TRUE(has(error, "no token is left for position 2: ") && has(error, "bad_words_ids")) << error;
 }
 
 TEST(GenerateOne, WhatIsDrawnDependsOnSeedAndSequence) {
   Loaded loaded("llama");
   const auto drawn = [&](uint64_t seed, uint64_t sequence, double temperature) {
-    return generate(loaded.model, {5, 6}, sequence, {40, {}, {temperature, 0, 1, seed}}).tokens;
+    return one_text(loaded.model, {5, 6}, sequence, {40, {}, {temperature, 0, 1, seed}}).tokens;
   };
   EXPECT_EQ(drawn(1, 0, 1), drawn(1, 0, 1));
   EXPECT_NE(drawn(1, 0, 1), drawn(2, 0, 1));
   EXPECT_NE(drawn(1, 0, 1), drawn(1, 1, 1));
   EXPECT_EQ(drawn(1, 0, 1e-6), drawn(2, 0, 0)) << "cold enough it is greedy";
-  const auto narrow = generate(loaded.model, {5, 6}, 0, {40, {}, {5, 1, 1, 3}}).tokens;
+  const auto narrow = one_text(loaded.model, {5, 6}, 0, {40, {}, {5, 1, 1, 3}}).tokens;
   EXPECT_EQ(narrow, drawn(0, 0, 0)) << "one of one is greedy";
 }
 
@@ -224,7 +225,7 @@ TEST(GenerateOne, LogitsThatAreNotFiniteEndIt) {
       [](const Parameter& parameter) { parameter.tensor.detach().fill_(std::numeric_limits<float>::quiet_NaN()); });
   for (const double temperature : {0.0, 1.0}) {
     try {
-      generate(loaded.model, {5, 6}, 0, {4, {}, {temperature, 0, 1, 0}});
+      one_text(loaded.model, {5, 6}, 0, {4, {}, {temperature, 0, 1, 0}});
       FAIL();
     } catch (const AgreedError& error) {
       EXPECT_NE(std::string(error.what()).find("logits of position 2 are not finite"), std::string::npos);

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "runtime/program/launch/connect_devices.h"
+
+namespace meshtrain {
+
+/// The command line's words on how a model computes that is read and not trained.
+struct ComputingArguments {
+  std::optional<std::string> precision;
+  std::string device = "auto";
+  std::optional<std::filesystem::path> offload;
+};
+
+/// Adds --precision, --device and --offload. `arguments` must outlive `command`.
+void add_computing_options(CLI::App& command, ComputingArguments& arguments);
+
+/// Connects the devices that the arguments ask for: connect_devices(). With --offload `auto` is the CPU. Every rank
+/// must call it. Throws InputError, the same on all ranks, also when --offload is asked for on a GPU, or names a folder
+/// in which a rank may not make files.
+DeviceContext connect_devices(const ComputingArguments& arguments, const Group& world);
+
+}  // namespace meshtrain

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+
+#include "mesh/device_mesh.h"
+#include "runtime/program/generate/language_model.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "tools/meshtrain/generate_request.h"
+#include "tools/meshtrain/generated_output.h"
+
+namespace meshtrain {
+
+/// Generates the texts of `request` and prints them to `output`, which rank 0 alone has; null on the others. Warns
+/// there of texts that become longer than `trained_length` (0: not known). `tokenizer`: looks for the request's stop
+/// strings; the first tp rank of each row must have one when there are any. Every rank of `mesh`, that of `model`, must
+/// call it. Throws as generate() does.
+void generate_texts(const GenerateRequest& request, int64_t trained_length, LanguageModel& model,
+                    const std::shared_ptr<const Tokenizer>& tokenizer, const DeviceMesh& mesh, GeneratedOutput* output);
+
+}  // namespace meshtrain
