@@ -56,7 +56,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
   shard_dtype_ = sharding.shard_dtype.value_or(dtype);
   if (!trainable) return;
   gradients_ = without_memory(total, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));
-  shard_gradients_ = sharding.full_gradients && gradients_.scalar_type() == shard_dtype_
+  shard_gradients_ = sharding.full_gradients && gradients_.scalar_type() == shard_dtype_ && !is_offloaded()
                          ? gradients_of_shard()
                          : without_memory(share_, values_.options().dtype(shard_dtype_));
 }
@@ -64,10 +64,12 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
 void FlatBuffer::settle(bool values_stay) {
   const at::NoGradGuard no_grad;
   values_stay_ = values_stay;
-  shard_values_ = values_stay && shard_dtype_ == values_.scalar_type()
+  const bool same_dtype = shard_dtype_ == values_.scalar_type();
+  shard_values_ = values_stay && same_dtype && !is_offloaded()
                       ? values_of_shard()
                       : sharding_.memory.zeros(share_, values_.options().dtype(shard_dtype_));
-  if (trainable() && keeps_gradients_apart() && sharding_.memory.is_on_disk()) {
+  if (is_offloaded() && !same_dtype) rounded_ = sharding_.memory.zeros(share_, values_.options());
+  if (trainable() && keeps_gradients_apart() && (is_offloaded() || sharding_.memory.is_on_disk())) {
     shard_gradients_ = sharding_.memory.zeros(share_, shard_gradients_.options());
   }
   for (const Segment& segment : segments_) {

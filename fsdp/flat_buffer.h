@@ -69,11 +69,14 @@ class FlatBuffer {
   /// always full and of the same dtype. Undefined when frozen.
   const at::Tensor& shard_gradients() const { return shard_gradients_; }
   /// [shard().numel]: shard_values() rounded to the parameters' dtype, with which units compute, where that has
-  /// permanent memory; else undefined, and each gather rounds. An optimizer that changes shard_values() may write it
-  /// too (ShardChange).
+  /// permanent memory beside shard_values(); else undefined, and each gather rounds. An optimizer that changes
+  /// shard_values() may write it too (ShardChange).
   at::Tensor rounded_shard() const {
+    if (is_offloaded()) return rounded_;
     return values_stay_ && shard_dtype_ != values_.scalar_type() ? values_of_shard() : at::Tensor();
   }
+  /// Returns true when shards are not in the memory of the device that computes (ShardMemory::leaves()).
+  bool is_offloaded() const { return sharding_.memory.leaves(values_.device()); }
   bool keeps_values_apart() const { return !shard_values_.is_alias_of(values_); }
   bool keeps_gradients_apart() const { return !shard_gradients_.is_alias_of(gradients_); }
   /// Returns the part of `range` of the buffer that this rank keeps, as a range of its shard, perhaps empty.
@@ -99,6 +102,7 @@ class FlatBuffer {
   at::ScalarType shard_dtype_;
   bool values_stay_ = false;
   at::Tensor values_, shard_values_;
+  at::Tensor rounded_;  // offloaded shards of another dtype than the parameters'
   at::Tensor gradients_, shard_gradients_;
   int64_t partial_numel_ = 0;
   int64_t full_numel_ = 0;

@@ -18,13 +18,13 @@
 namespace meshtrain {
 namespace {
 
-Sharding sharding_of(const FsdpOptions& options) {
+Sharding sharding_of(const FsdpOptions& options, at::Device device) {
   Sharding sharding;
   sharding.shard_dtype = options.shard_dtype;
   sharding.gradient_dtype = options.reduce_dtype;
   sharding.memory = options.memory;
-  sharding.full_gradients = keeps_full_gradients(options);
-  if (!cuts_units(options)) return sharding;
+  sharding.full_gradients = keeps_full_gradients(options, device);
+  if (!cuts_units(options, device)) return sharding;
   sharding.num_shards = options.shards.size();
   sharding.index = options.shards.rank();
   return sharding;
@@ -83,8 +83,9 @@ std::logic_error trained_otherwise(const Parameter& parameter, bool trainable) {
                           " after Fsdp took it: set requires_grad first, then wrap the module again");
 }
 
-std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& sharding) {
+std::vector<Unit> make_units(std::vector<UnitSpec> specs, const FsdpOptions& options) {
   check(specs);
+  const Sharding sharding = sharding_of(options, specs.front().parameters.front()->tensor.device());
   std::vector<Unit> units;
   units.reserve(specs.size());  // hooks keep references
   for (UnitSpec& spec : specs) units.emplace_back(std::move(spec), sharding);
@@ -98,7 +99,7 @@ struct Fsdp::State {
       : group(options.shards),
         gathers(gathers_beside_reductions(options.mode) && group.size() > 1 ? group.second_queue() : group),
         shard_memory(options.memory),
-        units(make_units(std::move(specs), sharding_of(options))),
+        units(make_units(std::move(specs), options)),
         memory(units, options),
         gathering(units, options, gathers, memory.parameters),
         reduction(units, options, memory.gradients) {}
@@ -208,6 +209,37 @@ const ShardMemory& Fsdp::shard_memory() const {
   return state_->shard_memory;
 }
 
+bool Fsdp::is_offloaded() const {
+  return state_->units.front().buffers().front().is_offloaded();
+}
+
+void Fsdp::on_reduced(OnReduced function) {
+  state_->reduction.on_reduced(std::move(function));
+}
+
+void Fsdp::finish_copies() {
+  state_->gathering.finish_copies();
+  state_->reduction.finish_copies();
+}
+
+void Fsdp::shard_changed(const FlatBuffer& buffer, bool rounded) {
+  if (!is_offloaded()) return;
+  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
+    const std::vector<FlatBuffer*> trained = state_->units[unit].trainable();
+    if (!trained.empty() && trained.back() == &buffer) state_->gathering.unit_changed(unit, rounded);
+  }
+}
+
+int64_t Fsdp::copied_bytes() const {
+  const GradientStage* const stage = state_->reduction.stage();
+  return state_->gathering.copied() + (stage != nullptr ? stage->copied() : 0);
+}
+
+int64_t Fsdp::stage_bytes() const {
+  const GradientStage* const stage = state_->reduction.stage();
+  return stage != nullptr ? stage->bytes() : 0;
+}
+
 const UnitMemory& Fsdp::memory() const {
   return state_->memory;
 }
@@ -300,6 +332,7 @@ void Fsdp::shards_changed(const ShardChange& change) {
 
 void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
   const at::NoGradGuard no_grad;
+  finish_copies();
   for (Unit& unit : state_->units) {
     for (FlatBuffer& buffer : unit.buffers()) {
       at::Tensor shard = buffer.shard_values();
@@ -324,6 +357,7 @@ void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {
 
 void Fsdp::visit_full(const at::Tensor& (FlatBuffer::*shard)() const,
                       const std::function<void(const Parameter&)>& visit) {
+  finish_copies();
   for (const Unit& unit : state_->units) {
     std::map<const Parameter*, Parameter> gathered;
     for (const FlatBuffer& buffer : unit.buffers()) {

@@ -1,6 +1,7 @@
 #include "fsdp/gathering.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace meshtrain {
 
@@ -8,13 +9,14 @@ Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const
     : units_(units),
       group_(shards.with_purpose("dp.parameters")),
       memory_(memory),
-      lets_go_(cuts_units(options) && options.mode == ShardingMode::FullShard),
+      lets_go_(cuts_units(options, memory.device()) && options.mode == ShardingMode::FullShard),
       reshard_(options.reshard_after_forward),
       ahead_(options.prefetch),
       gathers_(units.size()) {
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (!units[unit].whole_step()) kept_ = unit;
   }
+  if (units.front().buffers().front().is_offloaded()) transfer_.emplace(units, options.memory);
   shards_changed({.frozen = true});
 }
 
@@ -22,8 +24,13 @@ void Gathering::start(size_t unit) {
   UnitGather& gather = gathers_[unit];
   if (gather.state != State::Away) return;
   memory_.lend(unit);
+  if (transfer_) transfer_->wait_for_current();  // others may still compute with this memory
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
     if (!lets_go_ && !buffer.trainable() && !gather.frozen_stale) continue;  // frozen parameters have not changed
+    if (transfer_) {
+      start_offloaded(buffer, gather);
+      continue;
+    }
     at::Tensor full = buffer.values(), shard = buffer.shard_values();
     if (shard.scalar_type() != full.scalar_type()) {
       const bool stale = buffer.trainable() ? gather.stale : gather.frozen_stale || memory_.is_reused();
@@ -32,9 +39,25 @@ void Gathering::start(size_t unit) {
     }
     gather.works.push_back(group_.all_gather(full, shard));
   }
-  gather.stale = memory_.is_reused();
+  if (transfer_) gather.copied = transfer_->mark();
+  gather.stale = memory_.is_reused() && !transfer_;
   gather.frozen_stale = false;
   gather.state = State::Coming;
+}
+
+void Gathering::start_offloaded(const FlatBuffer& buffer, UnitGather& gather) {
+  at::Tensor shard = buffer.shard_values(), full = buffer.values();
+  if (at::Tensor rounded = buffer.rounded_shard(); rounded.defined()) {
+    if (buffer.trainable() ? gather.stale : gather.frozen_stale) rounded.copy_(shard);
+    shard = rounded;
+  }
+  const at::Tensor own = buffer.values_of_shard();
+  transfer_->copy_in(own, shard);
+  transfer_->then([&] { gather.works.push_back(group_.all_gather(full, own)); });
+}
+
+void Gathering::finish_copies() {
+  if (transfer_) transfer_->finish();
 }
 
 void Gathering::prefetch(size_t unit, int step) {
@@ -45,7 +68,10 @@ void Gathering::prefetch(size_t unit, int step) {
     if (i <= ahead_) {
       start(static_cast<size_t>(next));
     } else if (gathers_[next].state == State::Away) {
-      for (const FlatBuffer& buffer : units_[next].buffers()) fetch_ahead(buffer.shard_values());
+      for (const FlatBuffer& buffer : units_[next].buffers()) {
+        const at::Tensor rounded = transfer_ ? buffer.rounded_shard() : at::Tensor();
+        fetch_ahead(rounded.defined() ? rounded : buffer.shard_values());
+      }
     }
   }
 }
@@ -62,6 +88,7 @@ bool Gathering::need(size_t unit) {
   start(unit);
   for (const Work& work : gather.works) work.wait();
   gather.works.clear();
+  gather.copied.wait();
   for (const FlatBuffer& buffer : units_[unit].buffers()) set_aside(buffer.shard_values());
   gather.state = State::Here;
   return true;
@@ -118,16 +145,26 @@ void Gathering::forget_gathered() {
   }
 }
 
+void Gathering::make_stale(size_t unit, const ShardChange& change) {
+  if (change.frozen) gathers_[unit].frozen_stale = true;
+  if (gathers_[unit].state == State::Coming) need(unit);
+  let_go(unit);
+  const std::vector<FlatBuffer>& buffers = units_[unit].buffers();
+  const bool apart =
+      std::any_of(buffers.begin(), buffers.end(), [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
+  if (group_.size() > 1 || apart) gathers_[unit].state = State::Away;
+  gathers_[unit].stale = !change.rounded || (memory_.is_reused() && !transfer_);
+}
+
+void Gathering::unit_changed(size_t unit, bool rounded) {
+  make_stale(unit, {.rounded = rounded});
+  gathers_[unit].changed = true;
+  if (!memory_.is_reused() || static_cast<int64_t>(unit) <= ahead_) start(unit);
+}
+
 void Gathering::shards_changed(const ShardChange& change) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    if (change.frozen) gathers_[unit].frozen_stale = true;
-    if (gathers_[unit].state == State::Coming) need(unit);
-    let_go(unit);
-    const std::vector<FlatBuffer>& buffers = units_[unit].buffers();
-    const bool apart = std::any_of(buffers.begin(), buffers.end(),
-                                   [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
-    if (group_.size() > 1 || apart) gathers_[unit].state = State::Away;
-    gathers_[unit].stale = !change.rounded || memory_.is_reused();
+    if (!std::exchange(gathers_[unit].changed, false) || change.frozen) make_stale(unit, change);
     if (group_.size() == 1 && !lets_go_) need(unit);  // also for units that are used without run()
   }
 }

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "fsdp/shard_change.h"
+#include "fsdp/shard_transfer.h"
 #include "fsdp/unit_memory.h"
 
 namespace meshtrain {
@@ -31,9 +33,19 @@ class Gathering {
   /// Marks gathered parameters as stale: every rank has changed its shards.
   void shards_changed(const ShardChange& change);
 
+  /// Marks a unit's gathered parameters as stale: every rank has changed its offloaded shards of the trained ones, or
+  /// will, in the order of the units. Starts to copy them to the device, and to gather them, where the unit has memory
+  /// now. Then call shards_changed(), which leaves such a unit alone. `rounded`: as in ShardChange.
+  void unit_changed(size_t unit, bool rounded);
+
   /// Gathers a unit's parameters until let_go(). Returns false when they are gathered already.
   bool need(size_t unit);
   void let_go(size_t unit);
+
+  /// Returns when no copy reads offloaded shards any more: the host may change them.
+  void finish_copies();
+  /// Returns the bytes of offloaded shards copied to the device so far.
+  int64_t copied() const { return transfer_ ? transfer_->bytes() : 0; }
 
  private:
   enum class State { Away, Coming, Here };
@@ -42,10 +54,16 @@ class Gathering {
     bool stale = true;         ///< this rank's slice of the full parameters differs from its shard
     bool frozen_stale = true;  ///< full frozen parameters differ from the ranks' shards
     bool in_backward = false;
+    bool changed = false;  ///< unit_changed() has been called since the last shards_changed()
     std::vector<Work> works;
+    StreamMark copied = {};  ///< offloaded: this rank's slice has its values
   };
 
   void start(size_t unit);
+  /// Makes the unit be gathered anew for its next use.
+  void make_stale(size_t unit, const ShardChange& change);
+  /// Starts to gather a buffer of `unit` whose shards are offloaded, and adds the gather to the unit's works.
+  void start_offloaded(const FlatBuffer& buffer, UnitGather& gather);
   /// Returns true when units reuse memory of others; units that stay gathered have memory of their own.
   bool reuses_memory() const { return memory_.is_reused() && reshard_; }
   /// Evicts the units before `first` and after `last`.
@@ -61,6 +79,7 @@ class Gathering {
   int64_t ahead_;
   size_t kept_ = 0;  // the last unit of the forward, which is the first of the backward
   std::vector<UnitGather> gathers_;
+  std::optional<ShardTransfer> transfer_;  // when shards are offloaded
 };
 
 }  // namespace meshtrain

@@ -11,16 +11,17 @@ FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options) {
   return options;
 }
 
-bool cuts_units(const FsdpOptions& options) {
-  return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || options.memory.is_on_disk());
+bool cuts_units(const FsdpOptions& options, at::Device device) {
+  const bool apart = options.memory.is_on_disk() || options.memory.leaves(device);
+  return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || apart);
 }
 
 bool gathers_beside_reductions(ShardingMode mode) {
   return mode == ShardingMode::FullShard;
 }
 
-bool keeps_full_gradients(const FsdpOptions& options) {
-  return !cuts_units(options) || options.mode == ShardingMode::ShardOptimizer || options.accumulate_unsharded;
+bool keeps_full_gradients(const FsdpOptions& options, at::Device device) {
+  return !cuts_units(options, device) || options.mode == ShardingMode::ShardOptimizer || options.accumulate_unsharded;
 }
 
 }  // namespace meshtrain

@@ -12,7 +12,9 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       remaining_partial_(options.remaining_partial),
       memory_(memory),
       full_(!memory.is_reused()),
-      lent_(units.size(), false) {}
+      lent_(units.size(), false) {
+  if (units.front().buffers().front().is_offloaded()) stage_.emplace(units, options);
+}
 
 void Reduction::begin_step() {
   first_ = true;
@@ -82,12 +84,21 @@ void Reduction::issue_next() {
   for (FlatBuffer* buffer : units_[unit].trainable()) {
     at::Tensor shard = buffer->gradients_of_shard();
     scatter.works.push_back(shards_.reduce_scatter(shard, buffer->gradients()));
-    fetch_ahead(buffer->shard_gradients());
+    if (!stage_) fetch_ahead(buffer->shard_gradients());
   }
+  if (stage_) stage_->enter(unit, /*adds=*/!first_);
   scattering_.push_back(std::move(scatter));
   // The previous reduction had one unit's backward to overlap with; with one rank there is nothing to overlap.
   while (scattering_.size() > (shards_.size() > 1 ? 1 : 0)) finish_scatter();
   while (summing_.size() > (replicas_.size() > 1 ? 1 : 0)) finish_sum();
+  if (stage_) {
+    const bool sums = remaining_.size() > 1 || remaining_partial_.size() > 1;
+    while (remaining_sums_.size() > (sums ? 1 : 0)) finish_remaining();
+  }
+}
+
+at::Tensor Reduction::shard_of(size_t unit, FlatBuffer& buffer) {
+  return stage_ ? stage_->gradients(unit, buffer) : buffer.shard_gradients();
 }
 
 void Reduction::finish_scatter() {
@@ -96,7 +107,7 @@ void Reduction::finish_scatter() {
   for (const Work& work : scatter.works) work.wait();
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
     if (sums_full(*buffer)) continue;
-    at::Tensor shard = buffer->shard_gradients();
+    at::Tensor shard = shard_of(scatter.unit, *buffer);
     if (buffer->keeps_gradients_apart()) {
       const at::Tensor own = buffer->gradients_of_shard();
       first_ ? shard.copy_(own) : shard.add_(own);
@@ -104,10 +115,13 @@ void Reduction::finish_scatter() {
     set_aside(shard);
   }
   let_go(scatter.unit);
-  if (!last_) return;  // more micro-batches will be added to these shards
+  if (!last_) {  // more micro-batches will be added to these shards
+    if (stage_) stage_->leave(scatter.unit, {});
+    return;
+  }
   UnitScatter sum{scatter.unit, {}};
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
-    at::Tensor gradients = sums_full(*buffer) ? buffer->gradients() : buffer->shard_gradients();
+    at::Tensor gradients = sums_full(*buffer) ? buffer->gradients() : shard_of(scatter.unit, *buffer);
     sum.works.push_back(replicas_.all_reduce(gradients));
   }
   summing_.push_back(std::move(sum));
@@ -117,22 +131,31 @@ void Reduction::finish_sum() {
   const UnitScatter sum = std::move(summing_.front());
   summing_.pop_front();
   for (const Work& work : sum.works) work.wait();
+  UnitScatter remaining{sum.unit, {}};
   for (FlatBuffer* buffer : units_[sum.unit].trainable()) {
-    if (sums_full(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
-    sum_remaining(*buffer);
+    const at::Tensor shard = shard_of(sum.unit, *buffer);
+    if (sums_full(*buffer)) shard.copy_(buffer->gradients());
+    // The two parts are disjoint, and their sums run at the same time.
+    const int64_t partial = buffer->partial_numel();
+    sum_remaining(*buffer, shard, {0, partial}, remaining_partial_, remaining.works);
+    sum_remaining(*buffer, shard, {partial, buffer->numel() - partial}, remaining_, remaining.works);
   }
+  remaining_sums_.push_back(std::move(remaining));
 }
 
-void Reduction::sum_remaining(const FlatBuffer& buffer) {
-  sum_remaining(buffer, {0, buffer.partial_numel()}, remaining_partial_);
-  sum_remaining(buffer, {buffer.partial_numel(), buffer.numel() - buffer.partial_numel()}, remaining_);
+void Reduction::finish_remaining() {
+  const UnitScatter sum = std::move(remaining_sums_.front());
+  remaining_sums_.pop_front();
+  for (const Work& work : sum.works) work.wait();
+  if (stage_) stage_->leave(sum.unit, on_reduced_);
 }
 
-void Reduction::sum_remaining(const FlatBuffer& buffer, Range range, const Group& group) {
+void Reduction::sum_remaining(const FlatBuffer& buffer, const at::Tensor& gradients, Range range, const Group& group,
+                              std::vector<Work>& works) {
   const Range kept = buffer.in_shard(range);
   if (kept.numel == 0 || group.size() == 1) return;
-  at::Tensor gradients = buffer.shard_gradients().narrow(0, kept.offset, kept.numel);
-  remaining_works_.push_back(group.all_reduce(gradients));
+  at::Tensor part = gradients.narrow(0, kept.offset, kept.numel);
+  works.push_back(group.all_reduce(part));
 }
 
 // Gradients that are full on every replica are summed in their own dtype, then converted to that of the shard.
@@ -145,13 +168,16 @@ void Reduction::end_backward() {
     while (next_ >= 0) issue_next();
     while (!scattering_.empty()) finish_scatter();
     while (!summing_.empty()) finish_sum();
-    for (const Work& work : remaining_works_) work.wait();
-    remaining_works_.clear();
+    while (!remaining_sums_.empty()) finish_remaining();
     first_ = false;
   } else {
     for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
   }
   reducing_ = false;
+}
+
+void Reduction::finish_copies() {
+  if (stage_) stage_->finish();
 }
 
 }  // namespace meshtrain

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <vector>
 
+#include "fsdp/gradient_stage.h"
 #include "fsdp/unit_memory.h"
 
 namespace meshtrain {
@@ -30,6 +32,13 @@ class Reduction {
   /// Returns when every unit has been reduced, and in the last backward of a step when all its sums are complete.
   void end_backward();
 
+  /// Sets the function that gets each shard of offloaded gradients when it is complete.
+  void on_reduced(OnReduced function) { on_reduced_ = std::move(function); }
+  /// Returns when shards of offloaded gradients have arrived.
+  void finish_copies();
+  /// Returns the memory of offloaded gradients on their way; null when gradients are not offloaded.
+  const GradientStage* stage() const { return stage_ ? &*stage_ : nullptr; }
+
  private:
   struct UnitScatter {
     size_t unit;
@@ -43,12 +52,16 @@ class Reduction {
   /// Sets the unit's unwritten gradients to zero.
   void complete(size_t unit);
   void issue_next();
+  /// Returns the memory on the device in which the buffer's shard is completed.
+  at::Tensor shard_of(size_t unit, FlatBuffer& buffer);
   /// Completes the oldest reduce-scatter, and starts the sum over replicas in the last backward of a step.
   void finish_scatter();
+  /// Completes the oldest sum over replicas, and starts those that remain.
   void finish_sum();
-  /// Starts the sums that remain of a buffer's shard. Its two parts are disjoint, and their sums run at the same time.
-  void sum_remaining(const FlatBuffer& buffer);
-  void sum_remaining(const FlatBuffer& buffer, Range range, const Group& group);
+  void finish_remaining();
+  /// Starts the sums that remain of `range` of a buffer, whose shard is `gradients`.
+  static void sum_remaining(const FlatBuffer& buffer, const at::Tensor& gradients, Range range, const Group& group,
+                            std::vector<Work>& works);
   bool sums_full(const FlatBuffer& buffer) const;
 
   std::vector<Unit>& units_;
@@ -61,8 +74,10 @@ class Reduction {
   int64_t next_ = -1;      // the unit whose reduction is issued next; those after it are issued
   std::deque<UnitScatter> scattering_;
   std::deque<UnitScatter> summing_;
-  std::vector<Work> remaining_works_;
+  std::deque<UnitScatter> remaining_sums_;
   std::vector<bool> lent_;
+  std::optional<GradientStage> stage_;
+  OnReduced on_reduced_;
 };
 
 }  // namespace meshtrain

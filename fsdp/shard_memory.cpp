@@ -13,6 +13,8 @@
 #include <string>
 
 #include "mesh/base/size_text.h"
+#include "mesh/device/meta_device.h"
+#include "mesh/device/pinned_memory.h"
 
 namespace meshtrain {
 namespace {
@@ -57,6 +59,9 @@ class ShardMemory::File {
         "offload to disk: " + what + " in " + folder_.string() + ": " + std::strerror(error) +
         (descriptor_ < 0 ? ": give a folder that can be written to" : ": make room, or give a folder on another disk"));
   }
+
+  /// Counts bytes that are not reserved.
+  void count(int64_t bytes) { size_ += bytes; }
 
   int descriptor() const { return descriptor_; }
   int64_t size() const { return size_; }
@@ -107,6 +112,16 @@ ShardMemory ShardMemory::on_disk(const std::filesystem::path& folder) {
   return memory;
 }
 
+ShardMemory ShardMemory::on_host() {
+  ShardMemory memory;
+  memory.host_bytes_ = std::make_shared<int64_t>(0);
+  return memory;
+}
+
+bool ShardMemory::leaves(at::Device device) const {
+  return is_gpu(device) && (file_ || host_bytes_);
+}
+
 void ShardMemory::check_written() const {
   if (file_) file_->check_written();
 }
@@ -115,9 +130,22 @@ int64_t ShardMemory::disk_bytes() const {
   return file_ ? file_->size() : 0;
 }
 
+int64_t ShardMemory::host_bytes() const {
+  return host_bytes_ ? *host_bytes_ : 0;
+}
+
 at::Tensor ShardMemory::zeros(int64_t numel, const at::TensorOptions& options) const {
-  if (!file_ || options.device() != at::kCPU || numel == 0) return at::zeros({numel}, options);
+  const at::Device device = options.device();
+  const bool on_host = host_bytes_ && is_gpu(device);
+  if (numel == 0 || (!file_ && !on_host)) return at::zeros({numel}, options);
   const int64_t bytes = full_pages(numel * static_cast<int64_t>(options.dtype().itemsize()));
+  const at::ScalarType dtype = at::typeMetaToScalarType(options.dtype());
+  if (on_host) *host_bytes_ += bytes;
+  if (device.is_meta()) {
+    if (file_) file_->count(bytes);
+    return uncounted_meta(numel, dtype);
+  }
+  if (on_host) return pinned_zeros(numel, dtype, device);
   const int64_t offset = file_->reserve(bytes);
   void* address =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_->descriptor(), offset);
@@ -126,7 +154,7 @@ at::Tensor ShardMemory::zeros(int64_t numel, const at::TensorOptions& options) c
   const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
                              c10::DataPtr(address, mapping, &unmap, at::kCPU), /*allocator=*/nullptr,
                              /*resizable=*/false);
-  return at::empty({0}, options).set_(storage, 0, {numel});
+  return at::empty({0}, at::TensorOptions(at::kCPU).dtype(dtype)).set_(storage, 0, {numel});
 }
 
 void fetch_ahead(const at::Tensor& tensor) {

@@ -8,21 +8,29 @@
 
 namespace meshtrain {
 
-/// The memory of a rank's shards, their gradients and the optimizer's state: ordinary, or a file that is mapped into
-/// memory, so that the system evicts unused pages to disk. A value; copies share the file.
+/// The memory of a rank's shards, their gradients and the optimizer's state: ordinary memory of their device, the
+/// host's memory beside a GPU, or a file that is mapped into memory, so that the system evicts unused pages to disk. A
+/// value; copies share the file and the counts.
 class ShardMemory {
  public:
   /// Ordinary memory.
   ShardMemory() = default;
+  /// Returns memory of the host, from and to which a GPU copies while it computes (pinned_zeros()). On the CPU it is
+  /// ordinary memory.
+  static ShardMemory on_host();
   /// Returns memory in a file of this rank in `folder`, which is made when its parent exists. The first zeros() makes
   /// both, so that a failure of one rank alone comes when no rank is in a collective. The file has no name from the
   /// moment it is opened: it disappears with the process, whatever ends it.
   static ShardMemory on_disk(const std::filesystem::path& folder);
 
   bool is_on_disk() const { return file_ != nullptr; }
+  /// Returns true when shards of a model on `device` are not in its memory. They are tensors of the CPU then.
+  bool leaves(at::Device device) const;
 
-  /// Returns a tensor of zeros. On disk its space is reserved here, so that a disk that is too small is reported at the
-  /// start: throws std::runtime_error. Only tensors of the CPU lie on disk; other devices get memory of their own.
+  /// Returns a tensor of zeros for a model whose device `options` name; a tensor of the CPU when leaves(device). On
+  /// disk its space is reserved here, so that a disk that is too small is reported at the start: throws
+  /// std::runtime_error, as it does when the system refuses to pin memory. For the Meta device, memory elsewhere is not
+  /// counted as the device's.
   at::Tensor zeros(int64_t numel, const at::TensorOptions& options) const;
 
   /// Throws std::runtime_error when the system could not write some of the file, now or at an earlier call: those
@@ -32,10 +40,13 @@ class ShardMemory {
 
   /// Returns the bytes of the file that zeros() has allocated so far, full pages each; 0 for ordinary memory.
   int64_t disk_bytes() const;
+  /// Returns the bytes of the host's memory beside a GPU that zeros() has allocated so far; 0 for other memory.
+  int64_t host_bytes() const;
 
  private:
   class File;
   std::shared_ptr<File> file_;
+  std::shared_ptr<int64_t> host_bytes_;  // null: not on_host()
 };
 
 // Advice about tensors of a ShardMemory; without effect on those in ordinary memory. Values do not change.

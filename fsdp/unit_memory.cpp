@@ -32,9 +32,10 @@ Tensors apart_gradients(const Unit& unit) {
 Arena for_parameters(const std::vector<Unit>& units, const FsdpOptions& options) {
   const Group& shards = options.shards;
   Arena for_good(units, full_values);
-  if (!cuts_units(options)) return for_good;
+  if (!cuts_units(options, for_good.device())) return for_good;
   const bool needed = options.mode != ShardingMode::FullShard;
-  const bool one_host = shards.host_ranks() == shards.size() && !options.memory.is_on_disk();
+  const bool apart = options.memory.is_on_disk() || options.memory.leaves(for_good.device());
+  const bool one_host = shards.host_ranks() == shards.size() && !apart;
   const bool shared = (needed || one_host) && for_good.share(shards, Placement::Common);
   if (needed || shared) return for_good;
   const int64_t reach = options.reshard_after_forward ? options.prefetch : static_cast<int64_t>(units.size());
@@ -64,9 +65,11 @@ UnitMemory::UnitMemory(std::vector<Unit>& units, const FsdpOptions& options) {
   parameters = for_parameters(units, options);
   const Group& cut = options.shards.size() > 1 ? options.shards : options.replicas;
   const Group& summed = options.summed_over.size() > 1 ? options.summed_over : cut;
-  gradients = Arena(units, full_gradients, keeps_full_gradients(options) ? std::nullopt : std::optional<int64_t>(1));
+  const at::Device device = parameters.device();
+  gradients =
+      Arena(units, full_gradients, keeps_full_gradients(options, device) ? std::nullopt : std::optional<int64_t>(1));
   gradients.share(summed, Placement::Own);
-  if (!options.memory.is_on_disk()) {
+  if (!options.memory.is_on_disk() && !options.memory.leaves(device)) {
     shard_gradients = Arena(units, apart_gradients);
     if (summed.size() > options.shards.size()) shard_gradients.share(summed, Placement::Own);
   }

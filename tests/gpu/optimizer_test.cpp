@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "mesh/device/aten.h"
+#include "mesh/device/host_rows.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/optimizer/operators/stochastic_rounding.h"
 #include "runtime/training/trainer/operators/squared_norm.h"
@@ -83,6 +84,34 @@ TEST(AdamWOnGpu, IsTheFormula) {
       for (const int64_t first : {0, 1, 16}) {
         if (n <= 1001 || first == 0) expect_formula(kind, n, first, first == 0 ? std::nullopt : std::optional(0.375));
       }
+    }
+  }
+}
+
+// Offloaded shards are updated on the host, and training must not depend on that.
+TEST(AdamWOnGpu, HasTheBitsOfTheHost) {
+  if (!has_lanes(at::kFloat)) GTEST_SKIP() << "the host's loops need AVX2";
+  const int64_t n = many(300017);
+  const at::Tensor w = fresh({n}).to(at::kFloat), m = fresh({n}).to(at::kFloat), v = m.square(), g = w.flip(0);
+  for (const std::optional<at::ScalarType> dtype : {std::optional<at::ScalarType>(), {at::kBFloat16}, {at::kHalf}}) {
+    for (const double count : {1.0, 2.0, 1000.0}) {
+      const auto updated = [&](at::Device device) {
+        const at::TensorOptions options(device);
+        at::Tensor values = w.to(device, at::kFloat, false, /*copy=*/true),
+                   first = m.to(device, at::kFloat, false, true);
+        at::Tensor second = v.to(device, at::kFloat, false, true), gradients = g.to(device, at::kFloat, false, true);
+        std::optional<at::Tensor> rounded;
+        if (dtype) rounded = at::zeros({n}, options.dtype(*dtype));
+        static const Operator<Update> adamw("meshtrain::adamw_");
+        adamw(values, first, second, gradients, rounded, at::full({}, 3e-3, options.dtype(at::kDouble)),
+              at::full({}, count, options.dtype(at::kFloat)), at::full({}, 0.7, options.dtype(at::kDouble)), {}, 0.5,
+              0.9, 0.999, 0.1, 1e-8);
+        std::vector<at::Tensor> all = {values.cpu(), first.cpu(), second.cpu()};
+        if (rounded) all.push_back(rounded->to(at::kFloat).cpu());
+        return all;
+      };
+      const std::vector<at::Tensor> on_gpu = updated(gpu()), on_host = updated(at::kCPU);
+      for (size_t i = 0; i < on_gpu.size(); ++i) EXPECT_TRUE(at::equal(on_gpu[i], on_host[i])) << i << " " << count;
     }
   }
 }

@@ -52,7 +52,7 @@ class Part {
       options.precision = precision_in(dtype);
       std::vector<UnitSpec> units;
       for (const size_t number : numbers) units.push_back({layers[number].name, layers[number].parameters});
-      fsdp_.push_back(std::make_unique<Fsdp>(std::move(units), fsdp_options(options, replicas, at::kCPU)));
+      fsdp_.push_back(std::make_unique<Fsdp>(std::move(units), fsdp_options(options, replicas)));
       fsdp_.back()->write_values([](const Parameter& parameter) { initialize(parameter, 1); });
       groups_.push_back({fsdp_.back().get(), replicas});
     }

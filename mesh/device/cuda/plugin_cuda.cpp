@@ -184,6 +184,25 @@ class Plugin final : public CudaPlugin {
     return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
   }
 
+  std::string pin(void* memory, size_t bytes) const override {
+    const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+    if (error == cudaSuccess) return "";
+    cudaGetLastError();  // clears the error, which is returned here
+    return cudaGetErrorString(error);
+  }
+
+  void unpin(void* memory) const override {
+    // Fails after the driver has ended, which has ended all pinning.
+    if (cudaDeviceSynchronize() != cudaSuccess || cudaHostUnregister(memory) != cudaSuccess) cudaGetLastError();
+  }
+
+  int numa_node(int gpu) const override {
+    int node = -1;
+    if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, gpu) == cudaSuccess) return node;
+    cudaGetLastError();
+    return -1;
+  }
+
   std::unique_ptr<DeviceGraph> make_graph(int gpu) const override { return cuda::make_graph(gpu); }
 
   void show_range(const char* name) override {

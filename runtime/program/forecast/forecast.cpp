@@ -58,6 +58,9 @@ StepForecast each(const StepForecast& one, const StepForecast& other, const Comb
       result.*phase.*part = combine(one.*phase.*part, other.*phase.*part);
     }
   }
+  for (int64_t OffloadForecast::*part : {&OffloadForecast::host, &OffloadForecast::disk, &OffloadForecast::copied}) {
+    result.offload.*part = combine(one.offload.*part, other.offload.*part);
+  }
   result.num_hosts = other.num_hosts;
   result.model_flops = combine(one.model_flops, other.model_flops);
   if (one.time && other.time) result.time = each_time(*one.time, *other.time, combine);

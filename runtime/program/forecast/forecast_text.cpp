@@ -181,6 +181,16 @@ Row row_of(const MeshForecast& mesh) {
           sent_text(mesh.sent_among_hosts)};
 }
 
+/// Returns a line about what a rank keeps elsewhere than in its device's memory; empty when it keeps nothing there.
+std::string offload_note(const MeshForecast& mesh) {
+  const OffloadForecast& offload = mesh.forecast.step.offload;
+  if (offload.host == 0 && offload.disk == 0) return "";
+  const std::string kept =
+      offload.host > 0 ? size_text(offload.host) + " in host memory" : size_text(offload.disk) + " on disk";
+  const std::string copied = offload.copied > 0 ? ", " + size_text(offload.copied) + " copied a step" : "";
+  return wrapped(words_of("offloaded: " + kept + copied), "      ");
+}
+
 /// Returns the first of many, and how many more there are.
 std::vector<std::string> abbreviated(std::vector<std::string> meshes) {
   constexpr size_t kShown = 8;
@@ -286,7 +296,7 @@ std::string to_text(const MeshSearch& search, const ForecastRequest& request, si
       if (shown++ == top) break;
       rows.push_back(request.machine ? timed_row_of(mesh, request) : row_of(mesh));
       if (!mesh.fits) rows.back().front() += " *";
-      notes.push_back(mesh.settings.empty() ? "" : wrapped(mesh.settings, "      "));
+      notes.push_back((mesh.settings.empty() ? "" : wrapped(mesh.settings, "      ")) + offload_note(mesh));
     }
     text += table(rows, notes);
     if (fitting < std::min(search.meshes.size(), top)) text += "  * does not fit\n";
@@ -340,6 +350,10 @@ std::string to_json(const MeshSearch& search, const ForecastRequest& request) {
                       {"sent_bytes_on_host", mesh.sent_on_host},
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
                       {"traffic", std::move(traffic)}});
+    if (const OffloadForecast& offload = mesh.forecast.step.offload; offload.host + offload.disk > 0) {
+      meshes.back()["offload"] = {
+          {"host_bytes", offload.host}, {"disk_bytes", offload.disk}, {"copied_bytes", offload.copied}};
+    }
     if (const std::optional<TimeForecast>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();
       meshes.back()["tokens_per_second_per_rank"] = tokens_per_second(mesh);

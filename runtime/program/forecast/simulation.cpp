@@ -79,11 +79,14 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
                      int64_t host_ranks) {
   const UnitMemory& units = trainer.fsdp().memory();
   StepMemory memory;
+  const Fsdp& fsdp = trainer.fsdp();
+  const bool elsewhere = fsdp.is_offloaded() || fsdp.shard_memory().is_on_disk();
   const int64_t full = share_of(units.parameters, host_ranks);
   memory.gathered = units.parameters.is_reused() ? full : 0;
-  memory.parameters = full - memory.gathered + shards_apart(trainer.fsdp().units());
-  memory.gradients = share_of(units.gradients, host_ranks) + share_of(units.shard_gradients, host_ranks);
-  memory.optimizer = optimizer_bytes(trainer);
+  memory.parameters = full - memory.gathered + (elsewhere ? 0 : shards_apart(fsdp.units()));
+  memory.gradients =
+      share_of(units.gradients, host_ranks) + share_of(units.shard_gradients, host_ranks) + fsdp.stage_bytes();
+  memory.optimizer = elsewhere ? 0 : optimizer_bytes(trainer);
   memory.activations = at_peak[MetaMemory::kForward];
   memory.temporaries = at_peak[MetaMemory::kBackward] + at_peak[MetaMemory::kUpdate];
   memory.exchange = windows.exchange();
@@ -143,6 +146,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     memory.set(MetaMemory::kForward);
     memory.restart_peak();
     const double rate = decisions.optimizer.learning_rate;
+    const int64_t copied_before = trainer.fsdp().copied_bytes();
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
     step.gradients = peak();
@@ -156,6 +160,8 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
       recorder->set(TimelinePart::Gradients);
     }
     step.update = peak();
+    const ShardMemory& shards = trainer.fsdp().shard_memory();
+    step.offload = {shards.host_bytes(), shards.disk_bytes(), trainer.fsdp().copied_bytes() - copied_before};
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;
     step.model_flops = flops_of(trainer, decisions);

@@ -35,16 +35,24 @@ struct StepMemory {
   }
 };
 
+/// Bytes of a rank's shards, their gradients and the optimizer's state that are not in its device's memory.
+struct OffloadForecast {
+  int64_t host = 0;    ///< in pinned memory of the host
+  int64_t disk = 0;    ///< on disk
+  int64_t copied = 0;  ///< copied between host and GPU in a step, in both directions together
+};
+
 /// The forecast of a step on one rank.
 struct StepForecast {
   StepMemory gradients;  ///< at the peak of forward, backward and sums of gradients
   StepMemory update;     ///< at the peak of the update
   std::map<TrafficLedger::Key, Traffic> traffic;
   std::map<std::string, int> num_hosts = {};  ///< of each group that sends
-  int64_t before_backward = 0;                ///< bytes when a micro-batch's forward has ended
-  double model_flops = 0;                     ///< of a rank: flops_per_token() of the step's tokens, shared out
-  Timeline timeline = {};                     ///< when asked for
-  std::optional<TimeForecast> time = {};      ///< forecast(): on its machine
+  OffloadForecast offload = {};
+  int64_t before_backward = 0;            ///< bytes when a micro-batch's forward has ended
+  double model_flops = 0;                 ///< of a rank: flops_per_token() of the step's tokens, shared out
+  Timeline timeline = {};                 ///< when asked for
+  std::optional<TimeForecast> time = {};  ///< forecast(): on its machine
 
   /// Returns the bytes that the rank sends in a step.
   int64_t sent_bytes() const {

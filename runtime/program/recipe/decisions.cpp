@@ -55,8 +55,6 @@ TrainerOptions trainer_options(const Recipe& recipe) {
 
 /// Returns the setting that is supported only on CPUs, if the recipe has one.
 std::optional<Setting> cpu_only(const Recipe& recipe) {
-  const std::string& offload = recipe.parallel.fsdp.offload.to;
-  if (offload != "none") return Setting{"parallel.fsdp.offload.to", offload};
   if (recipe.train.offload_activations) return Setting{"train.offload_activations", "true"};
   return std::nullopt;
 }

@@ -67,7 +67,7 @@ Journal::Journal(const Recipe& recipe, const Decisions& decisions, const std::ve
   if (!directory_->warning().empty()) warn(directory_->warning());
 }
 
-void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const {
+void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
   const MeshLayout& mesh = decisions_.layout;
   const std::string frozen =
       size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
@@ -81,16 +81,19 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   for (const std::string& warning : warnings_of(recipe_, decisions_)) spdlog::warn(warning);
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
     spdlog::info("fsdp {}", describe(decisions_.sharding));
-    spdlog::info("fsdp memory: {}", describe(memory));
+    spdlog::info("fsdp memory: {}", describe(fsdp.memory()));
   } else if (const std::string& mode = recipe_.parallel.fsdp.mode;
              mode != "auto" && mode != name(decisions_.sharding.mode)) {
     spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(decisions_.sharding.mode),
                  mode);
   }
-  if (disk_bytes > 0) {
-    spdlog::info("offload to disk: {} a rank in {}", size_text(disk_bytes),
+  const ShardMemory& shards = fsdp.shard_memory();
+  if (shards.disk_bytes() > 0) {
+    spdlog::info("offload to disk: {} a rank in {}", size_text(shards.disk_bytes()),
                  recipe_.parallel.fsdp.offload.path.string());
   }
+  if (shards.host_bytes() > 0)
+    spdlog::info("offload to host: {} of pinned memory a rank", size_text(shards.host_bytes()));
   if (mesh.size(kContextAxis) > 1) spdlog::info("context parallel {}", describe(decisions_.context));
   spdlog::info("run directory {}", directory_->folder().string());
   if (mesh.size(kTensorAxis) > 1 && !decisions_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
@@ -104,7 +107,7 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   if (recipe_.train.offload_activations) {
     spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
   }
-  if (decisions_.offload == Offload::Host) {
+  if (decisions_.offload == Offload::Host && !fsdp.is_offloaded()) {
     spdlog::info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
   }
 }

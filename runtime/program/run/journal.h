@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "fsdp/unit_memory.h"
+#include "fsdp/fsdp.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/run/describe_data.h"
 #include "runtime/program/run/resume.h"
@@ -32,9 +32,9 @@ class Journal {
   Journal(const Recipe& recipe, const Decisions& decisions, const std::vector<std::string>& hosts,
           std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
-  /// Prints the lines before the first step: the model, its layout on the mesh, and its memory. Begins the start in
-  /// events.jsonl. `disk_bytes`: bytes that this rank keeps on disk.
-  void announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const;
+  /// Prints the lines before the first step: the model, its layout on the mesh, and the memory of `fsdp`. Begins the
+  /// start in events.jsonl.
+  void announce(const ModelSize& size, const Fsdp& fsdp) const;
   /// Prints which data the run reads from its first step to its last, `num_samples` samples.
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
   /// Prints where the run resumes, and which keys of the recipe have changed.

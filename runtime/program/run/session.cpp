@@ -97,7 +97,7 @@ void Session::announce() {
     if (const std::string stop = how_to_stop(); !stop.empty()) say(stop);
     if (!device_context_.device.is_cpu()) say("device " + device_context_.description);
     if (!device_context_.fallback.empty()) say(device_context_.fallback);
-    journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
+    journal_->announce(size_of(*trainer_), trainer_->fsdp());
     if (prediction_) say(prediction_->text());
     for (const Notice& notice : prepared_.notices) {
       if (notice.is_warning) journal_->warn(notice.line);
@@ -116,8 +116,8 @@ void Session::announce() {
 }
 
 void Session::record_graph() {
-  const std::string hindrance =
-      StepGraph::hindrance(decisions_, device_context_.device, device_context_.make_graph != nullptr);
+  const std::string hindrance = StepGraph::hindrance(
+      decisions_, device_context_.device, device_context_.make_graph != nullptr, trainer_->fsdp().is_offloaded());
   if (hindrance.empty()) trainer_->use_graph(device_context_.make_graph());
   say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
 }

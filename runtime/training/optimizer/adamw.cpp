@@ -79,6 +79,13 @@ void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_mome
            const std::optional<at::Tensor>& factor, const std::optional<at::Tensor>& skip, double rate, double beta1,
            double beta2, double weight_decay, double eps) {
   if (skip && is_true(*skip)) return;
+  if (rounded && rounded->scalar_type() == at::kHalf && has_adamw_loops(values, gradients, {})) {
+    // The loops round to bf16 alone.
+    adamw(values, first_moment, second_moment, gradients, {}, learning_rate, count, factor, {}, rate, beta1, beta2,
+          weight_decay, eps);
+    rounded->copy_(values);
+    return;
+  }
   if (has_adamw_loops(values, gradients, rounded)) {
     if (values.is_meta()) return;
     const adamw_host::Update with = update_of(host_value(learning_rate) * rate, count.item<double>(),
@@ -123,6 +130,7 @@ void AdamW::update(const UpdateInputs& inputs) {
   const std::optional<at::Tensor> skip = if_defined(inputs.skip);
   const int64_t step = rounding_ ? num_steps() : 0;
   stream(parts_, [&](const Part& part) {
+    updated_before(part.buffer);
     std::optional<at::Tensor> factor = if_defined(inputs.gradient_factor);
     if (factor && rounding_) {  // rounded like the gradients are, before they are widened
       at::Tensor(part.gradients).mul_(*std::exchange(factor, std::nullopt));
@@ -135,6 +143,7 @@ void AdamW::update(const UpdateInputs& inputs) {
     apply_update(rounding_, {part.values, part.first_moment, part.second_moment}, part.gradients, part.runs, step,
                  update);
   });
+  updated_before(nullptr);
 }
 
 std::vector<ShardTensor> AdamW::state() const {

@@ -16,7 +16,8 @@ BoxOptimizer::BoxOptimizer(const OptimizerOptions& options, const std::vector<Pa
         const auto boxes = [&, range = range](const at::Tensor& values) {
           return shard_boxes({"", buffer, range, values}, range);
         };
-        Part part{buffer->shard_values().narrow(0, range.offset, range.numel),
+        Part part{buffer,
+                  buffer->shard_values().narrow(0, range.offset, range.numel),
                   buffer->shard_gradients().narrow(0, range.offset, range.numel),
                   {},
                   {}};
@@ -57,9 +58,11 @@ void BoxOptimizer::update(const UpdateInputs& inputs) {
   if (is_true(inputs.skip)) return;
   const double learning_rate = host_value(inputs.learning_rate);
   stream(parts_, [&](const Part& part) {
+    updated_before(part.buffer);
     if (inputs.gradient_factor.defined()) at::Tensor(part.gradients).mul_(inputs.gradient_factor);
     for (const ParameterBox& box : part.boxes) update_box(box, learning_rate);
   });
+  updated_before(nullptr);
 }
 
 }  // namespace meshtrain

@@ -35,6 +35,7 @@ class BoxOptimizer : public Optimizer {
 
  private:
   struct Part {  // one range of one buffer, whose elements share a rule
+    const FlatBuffer* buffer;
     at::Tensor values, gradients;
     std::vector<ShardTensor> state;
     std::vector<ParameterBox> boxes;

@@ -14,7 +14,18 @@ namespace meshtrain {
 
 Optimizer::Optimizer(const std::vector<ParameterGroup>& groups)
     : count_(
-          at::zeros({}, groups.at(0).fsdp->units().at(0).buffers().at(0).shard_values().options().dtype(at::kFloat))) {}
+          at::zeros({}, groups.at(0).fsdp->units().at(0).buffers().at(0).shard_values().options().dtype(at::kFloat))) {
+  for (const ParameterGroup& group : groups) {
+    for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) trained_.push_back({group.fsdp, buffer});
+  }
+}
+
+void Optimizer::updated_before(const FlatBuffer* next) {
+  if (is_part_) return;
+  for (; num_updated_ < trained_.size() && trained_[num_updated_].buffer != next; ++num_updated_) {
+    trained_[num_updated_].fsdp->shard_changed(*trained_[num_updated_].buffer, rounds());
+  }
+}
 
 void Optimizer::step(const UpdateInputs& inputs) {
   const at::NoGradGuard no_grad;
@@ -23,6 +34,7 @@ void Optimizer::step(const UpdateInputs& inputs) {
   } else {
     count_.add_(1);
   }
+  num_updated_ = 0;
   update(inputs);
 }
 

@@ -57,13 +57,29 @@ class Optimizer {
   /// corrections.
   virtual void resume(int64_t num_steps);
 
+  /// Makes this a part of another optimizer, which updates more: buffers are complete only when all parts have updated
+  /// them.
+  void become_part() { is_part_ = true; }
+
  protected:
   /// Performs the update of step(), which has counted it already.
   virtual void update(const UpdateInputs& inputs) = 0;
+  /// Reports that the trained buffers before `next` have their new values, in the order of trainable_buffers():
+  /// offloaded ones go to the device while the next are updated. nullptr: all have. An update calls it in this order,
+  /// with every buffer that it updates, or not at all.
+  void updated_before(const FlatBuffer* next);
   /// Returns num_steps() as a scalar on the device, fp32 as LibTorch's optimizers have it.
   const at::Tensor& count() const { return count_; }
 
  private:
+  struct TrainedBuffer {
+    Fsdp* fsdp;
+    const FlatBuffer* buffer;
+  };
+
+  std::vector<TrainedBuffer> trained_;
+  bool is_part_ = false;
+  size_t num_updated_ = 0;  // buffers of trained_ that this update has reported
   at::Tensor count_;
 };
 

@@ -1,5 +1,7 @@
 #include "runtime/training/trainer/ownership.h"
 
+#include <algorithm>
+
 #include "mesh/device/aten.h"
 #include "runtime/training/trainer/operators/squared_norm.h"
 
@@ -29,6 +31,23 @@ at::Tensor owned_squares(const std::vector<OwnedRange>& ranges, at::Device devic
     set_aside(gradients);
   }
   return squares;
+}
+
+LeavingSquares::LeavingSquares(const std::vector<OwnedRange>& ranges, at::Device device)
+    : ranges_(ranges),
+      squares_(at::zeros({static_cast<int64_t>(ranges.size())}, at::TensorOptions(device).dtype(at::kDouble))) {}
+
+void LeavingSquares::take(const FlatBuffer& buffer, const at::Tensor& gradients) {
+  const at::NoGradGuard no_grad;
+  const auto range = std::ranges::find(ranges_, &buffer, &OwnedRange::buffer);
+  if (range == ranges_.end()) return;
+  squares_[range - ranges_.begin()].copy_(squared_norm(gradients.narrow(0, range->offset, range->numel)));
+}
+
+at::Tensor LeavingSquares::sum() const {
+  at::Tensor sum = at::zeros({}, squares_.options());
+  for (int64_t i = 0; i < squares_.size(0); ++i) sum.add_(squares_[i]);
+  return sum;
 }
 
 }  // namespace meshtrain

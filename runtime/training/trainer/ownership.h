@@ -22,4 +22,20 @@ std::vector<OwnedRange> owned_ranges(const std::vector<ParameterGroup>& groups);
 /// Returns the sum of the squared gradients over `ranges`: an fp64 scalar on the buffers' device. Not collective.
 at::Tensor owned_squares(const std::vector<OwnedRange>& ranges, at::Device device);
 
+/// Squares of offloaded gradients, which a device computes before they leave for the host (Fsdp::on_reduced()).
+class LeavingSquares {
+ public:
+  /// `ranges` must outlive this.
+  LeavingSquares(const std::vector<OwnedRange>& ranges, at::Device device);
+
+  /// Takes the squares of the owned part of `gradients`, the shard of `buffer`.
+  void take(const FlatBuffer& buffer, const at::Tensor& gradients);
+  /// Returns the sum of the squares taken last, as owned_squares() does for gradients that stay: in the same order.
+  at::Tensor sum() const;
+
+ private:
+  const std::vector<OwnedRange>& ranges_;
+  at::Tensor squares_;  // fp64, of each range
+};
+
 }  // namespace meshtrain

@@ -29,6 +29,18 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
   if (options.rounding_seed) rounding.emplace(*options.rounding_seed);
   optimizer_ = make(options.optimizer, groups_, rounding);
   if (scales_loss_) loss_scale_ = LossScale(*options.loss_scale);
+  if (groups_.front().fsdp->is_offloaded()) watch_leaving_gradients();
+}
+
+void Trainer::watch_leaving_gradients() {
+  leaving_.emplace(owned_, device_);
+  for (const ParameterGroup& group : groups_) {
+    group.fsdp->on_reduced([this](const FlatBuffer& buffer, const at::Tensor& gradients) {
+      const at::NoGradGuard no_grad;
+      if (unscale_.defined()) gradients.mul_(unscale_);
+      leaving_->take(buffer, gradients);
+    });
+  }
 }
 
 std::vector<int64_t> Trainer::sums_of(std::vector<int64_t> numbers) const {
@@ -84,12 +96,13 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
   const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
   StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
   outcome.loss_scale = loss_scale_.value();
+  if (measure) finish_copies();
   if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(index_, groups_, mesh_.world());
   if (measure) meter_->before_update();
   if (!as_graph) {
     const ComputeTimer timer;
     update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
-    if (device_.is_cpu()) outcome.optimizer_seconds = timer.seconds();
+    if (device_.is_cpu() || leaving_) outcome.optimizer_seconds = timer.seconds();
   }
   if (graph_ && !measure) limit_graph();  // on all ranks: samples of some may have documents, which no graph takes
   if (measure) outcome.parameters = meter_->after_update();
@@ -123,11 +136,12 @@ StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
   const at::AutoGradMode records(true);  // also where the caller has a NoGradGuard
   for (const ParameterGroup& group : groups_) group.fsdp->begin_step();
+  if (leaving_ && scales_loss_) unscale_ = inputs.loss_scale.reciprocal();
   // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step). So
   // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
   const at::Tensor loss_sum = run_schedule(one_after_another(parts_.size(), batch.micro_batches.size()), parts_, batch,
                                            inputs.loss_scale / inputs.num_counted);
-  if (scales_loss_) multiply_gradients(inputs.loss_scale.reciprocal());
+  if (scales_loss_ && !leaving_) multiply_gradients(inputs.loss_scale.reciprocal());
   const at::Tensor votes = vote(loss_sum, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
   const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
@@ -142,7 +156,18 @@ void Trainer::limit_graph() const {
 
 void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {
   FlightRecorder::own().set_work("optimizer");
-  optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
+  if (!leaving_ || device_.is_meta()) {
+    optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
+    return;
+  }
+  const at::Tensor numbers = at::stack({grad_norm, non_finite, learning_rate}).cpu();
+  mesh_.world().check();  // they may be of a collective that failed
+  finish_copies();
+  optimizer_->step({numbers[2], clip_factor(numbers[0]), numbers[1].to(at::kBool)});
+}
+
+void Trainer::finish_copies() const {
+  for (const ParameterGroup& group : groups_) group.fsdp->finish_copies();
 }
 
 // One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
@@ -150,8 +175,8 @@ void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, 
 at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
   FlightRecorder::own().set_work("norm and vote");
   const bool speaks = groups_.front().replicas.part().tp == 0;
-  at::Tensor votes = at::stack(
-      {speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_), inputs.stop, inputs.saved});
+  const at::Tensor squares = leaving_ ? leaving_->sum() : owned_squares(owned_, device_);
+  at::Tensor votes = at::stack({speaks ? loss_sum : at::zeros_like(loss_sum), squares, inputs.stop, inputs.saved});
   mesh_.world().with_purpose("vote").all_reduce(votes).wait();
   return votes;
 }
@@ -174,6 +199,7 @@ void Trainer::multiply_gradients(const at::Tensor& factor) {
 }
 
 std::vector<ShardTensor> Trainer::shards() const {
+  finish_copies();
   std::vector<ShardTensor> shards;
   for (const ParameterGroup& group : groups_) {
     for (const Unit& unit : group.fsdp->units()) {

@@ -21,8 +21,9 @@
 namespace meshtrain {
 
 /// A model in parts on its mesh, with its optimizer and the training step. During a step the host waits for no result
-/// of the device, except with sgd and muon, and for the loss scale of the next step. The trainer also runs on the Meta
-/// device. Every rank must construct the same trainer and call each function.
+/// of the device, except with sgd and muon, for the loss scale of the next step, and when shards are offloaded, which
+/// the host updates. The trainer also runs on the Meta device. Every rank must construct the same trainer and call each
+/// function.
 class Trainer {
  public:
   /// `parts`: the parts that this rank computes, at least one. `index`: the parameters of the complete model, including
@@ -73,7 +74,8 @@ class Trainer {
 
   // The trainer's data in a checkpoint.
 
-  /// Returns this rank's shards of every parameter, including frozen ones, and of the optimizer's state.
+  /// Returns this rank's shards of every parameter, including frozen ones, and of the optimizer's state. No copy uses
+  /// them when this returns.
   std::vector<ShardTensor> shards() const;
   /// Writes the trainer's part of `state`: updates and loss scale.
   void write(TrainingState& state);
@@ -109,7 +111,11 @@ class Trainer {
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
   void limit_graph() const;
   void multiply_gradients(const at::Tensor& factor);
+  /// Lets the device take what it needs of gradients that leave it.
+  void watch_leaving_gradients();
   void shards_changed(const ShardChange& change);
+  /// Returns when the host may read and change offloaded shards.
+  void finish_copies() const;
   /// Returns the ranks over which losses and counts are summed: dp x cp.
   const Group& tokens() const { return groups_.front().replicas.tokens(); }
   /// Returns the scale of the next backward, which may depend on the last step.
@@ -123,6 +129,8 @@ class Trainer {
   bool scales_loss_;
   at::Device device_;
   std::vector<OwnedRange> owned_;
+  std::optional<LeavingSquares> leaving_;  // when shards are offloaded
+  at::Tensor unscale_;                     // factor of gradients that leave; undefined: 1
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // null until a step measures
   LossScale loss_scale_;

@@ -58,12 +58,13 @@ ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) 
   return ReplicaMap(mesh, sharding.axes, shard_size);
 }
 
-FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas, at::Device device) {
+FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas) {
   FsdpOptions fsdp = over(replicas, options.fsdp);
   fsdp.mode = options.sharding.mode;
   if (options.precision.mixed) fsdp.shard_dtype = at::kFloat;
   fsdp.reduce_dtype = options.precision.reduce;
-  if (options.offload == Offload::Disk && device.is_cpu()) fsdp.memory = ShardMemory::on_disk(options.offload_folder);
+  if (options.offload == Offload::Disk) fsdp.memory = ShardMemory::on_disk(options.offload_folder);
+  if (options.offload == Offload::Host) fsdp.memory = ShardMemory::on_host();
   return fsdp;
 }
 

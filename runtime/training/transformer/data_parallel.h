@@ -10,8 +10,8 @@ namespace meshtrain {
 /// the ranks of a host cannot replace it.
 ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh);
 
-/// Returns the FSDP options of a model over the ranks of `replicas`. With Offload::Disk shards on a CPU lie in a file
-/// of this rank. Not collective.
-FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas, at::Device device);
+/// Returns the FSDP options of a model over the ranks of `replicas`. With Offload::Disk shards lie in a file of this
+/// rank, with Offload::Host in the host's memory. Not collective.
+FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas);
 
 }  // namespace meshtrain

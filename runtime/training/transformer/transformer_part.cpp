@@ -23,7 +23,7 @@ std::vector<std::shared_ptr<TransformerPart>> make_transformer(const Transformer
                                                                const ReplicaMap& replicas, const WriteParameter& write,
                                                                const std::vector<int64_t>& cuts) {
   std::vector<std::unique_ptr<ShardedModel>> models =
-      parallelize(options, fsdp_options(options, replicas, device), mesh, device, write, cuts);
+      parallelize(options, fsdp_options(options, replicas), mesh, device, write, cuts);
   // Call this after the ranks' collective set-up, because it may fail on one rank alone.
   const auto sequences = std::make_shared<const Sequences>(options, mesh, device);
   std::vector<std::shared_ptr<TransformerPart>> parts;

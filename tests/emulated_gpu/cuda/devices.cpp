@@ -186,6 +186,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrWarpSize:
       *value = about.warpSize;
       return cudaSuccess;
+    case cudaDevAttrHostNumaId:
+      *value = -1;
+      return cudaSuccess;
     default:
       return refuse(cudaErrorInvalidValue, "attribute " + std::to_string(attribute) + " is not emulated");
   }

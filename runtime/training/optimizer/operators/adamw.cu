@@ -14,12 +14,12 @@ __global__ void __launch_bounds__(kThreads)
     update(V* __restrict__ values, V* __restrict__ first_moment, V* __restrict__ second_moment,
            const G* __restrict__ gradients, W* __restrict__ rounded_values, int64_t n, AdamWRule rule) {
   if (rule.skip != nullptr && *rule.skip) return;
-  __shared__ float decay, step_size, scale, factor;
+  __shared__ float decay, step_size, correction, factor;
   if (threadIdx.x == 0) {
     const double rate = *rule.learning_rate * rule.rate, step = *rule.step;
-    decay = static_cast<float>(rate * rule.weight_decay);
+    decay = static_cast<float>(1 - rate * rule.weight_decay);
     step_size = static_cast<float>(rate / (1 - pow(rule.beta1, step)));
-    scale = static_cast<float>(rsqrt(1 - pow(rule.beta2, step)));
+    correction = static_cast<float>(1 / sqrt(1 - pow(rule.beta2, step)));
     factor = rule.factor == nullptr ? 1.0f : static_cast<float>(*rule.factor);
   }
   __syncthreads();
@@ -42,11 +42,11 @@ __global__ void __launch_bounds__(kThreads)
     gradients_pack.to(g);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
+      // The operations of adamw_host.cpp, in its order: host and GPU give the same bits.
       const float gradient = rounded<G>(g[j] * factor);
-      m[j] = beta1 * m[j] + rest1 * gradient;
-      v[j] = beta2 * v[j] + rest2 * gradient * gradient;
-      w[j] -= decay * w[j];
-      w[j] -= step_size * m[j] / (sqrtf(v[j]) * scale + eps);
+      m[j] = fmaf(rest1, gradient, beta1 * m[j]);
+      v[j] = fmaf(rest2 * gradient, gradient, beta2 * v[j]);
+      w[j] = fmaf(-step_size, m[j] / fmaf(sqrtf(v[j]), correction, eps), decay * w[j]);
     }
     values_pack.from(w);
     first_pack.from(m);

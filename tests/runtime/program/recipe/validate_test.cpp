@@ -7,27 +7,11 @@
 
 #include <functional>
 
+#include "tests/runtime/program/recipe/fitting_recipe.h"
 #include "tests/runtime/program/recipe/recipe_folder.h"
 
 namespace meshtrain::testing {
 namespace {
-
-Recipe fitting_recipe() {
-  Recipe recipe;
-  ModelShape& shape = recipe.model.shape;
-  shape.hidden_size = 64;
-  shape.intermediate_size = 96;
-  shape.num_hidden_layers = 2;
-  shape.num_attention_heads = 8;
-  shape.num_key_value_heads = 4;
-  shape.head_dim = 8;
-  shape.vocab_size = 256;
-  recipe.train.sequence_length = 32;
-  recipe.train.global_batch = 8;
-  recipe.train.micro_batch = 2;
-  recipe.train.steps = 10;
-  return recipe;
-}
 
 const MeshLayout kMesh({{"dp", 2}, {"cp", 2}, {"tp", 2}});
 
@@ -225,9 +209,9 @@ TEST(Validate, NamesWhatDoesNotGoWithADevice) {
             "cpu");
   EXPECT_EQ(refusal([](Recipe& recipe) {
               recipe.parallel.backend = "nccl";
-              recipe.parallel.fsdp.offload.to = "host";
+              recipe.train.offload_activations = true;
             }),
-            "parallel.fsdp.offload.to: host works only on CPUs, but parallel.backend is nccl: leave it out, or use "
+            "train.offload_activations: true works only on CPUs, but parallel.backend is nccl: leave it out, or use "
             "device: cpu");
   Recipe recipe = fitting_recipe();
   recipe.device = "cuda";

@@ -103,13 +103,14 @@ INSTANTIATE_TEST_SUITE_P(All, StepGraphIn, ::testing::Values(at::kFloat, at::kBF
 
 TEST(StepGraph, SaysWhatStandsAgainstIt) {
   TrainingOptions options;
-  EXPECT_EQ(StepGraph::hindrance(options, at::kCUDA, true), "");
-  EXPECT_NE(StepGraph::hindrance(options, at::kCPU, true), "");
-  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, false), "");
+  EXPECT_EQ(StepGraph::hindrance(options, at::kCUDA, true, false), "");
+  EXPECT_NE(StepGraph::hindrance(options, at::kCPU, true, false), "");
+  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, false, false), "");
+  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true, true).find("offloaded"), std::string::npos);
   options.rounding_seed = 1;
-  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true).find("stochastic"), std::string::npos);
+  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true, false).find("stochastic"), std::string::npos);
   options.optimizer.name = "muon";
-  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true).find("muon"), std::string::npos);
+  EXPECT_NE(StepGraph::hindrance(options, at::kCUDA, true, false).find("muon"), std::string::npos);
 }
 
 }  // namespace

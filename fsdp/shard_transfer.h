@@ -1,0 +1,50 @@
+#pragma once
+
+#include <array>
+
+#include "fsdp/unit.h"
+#include "mesh/device/copy_stream.h"
+
+namespace meshtrain {
+
+/// Copies offloaded shards (FlatBuffer::is_offloaded()) between a GPU and the host's memory or a disk, in the order of
+/// the calls, while the GPU computes. Shards on disk pass through two pinned buffers, which the host fills and empties.
+class ShardTransfer {
+ public:
+  /// Allocates the buffers, for the largest shard of `units`, when shards are on disk. Throws as pinned_zeros() does.
+  ShardTransfer(const std::vector<Unit>& units, const ShardMemory& memory);
+
+  /// Lets later copies wait for all work that the current stream of this thread has been given.
+  void wait_for_current() const { stream_.wait_for_current(); }
+  /// Starts to copy a shard to the device.
+  void copy_in(const at::Tensor& device, const at::Tensor& shard);
+  /// Starts to copy to a shard. The shard has the values after finish().
+  void copy_out(const at::Tensor& shard, const at::Tensor& device);
+  /// Calls `issue` so that the collectives that it issues come after the copies.
+  void then(const std::function<void()>& issue) const { stream_.then(issue); }
+  /// Returns the point after all copies so far, as far as the device takes part in them.
+  StreamMark mark() const { return stream_.mark(); }
+  /// Returns when all copies are complete: the host may read and change shards.
+  void finish();
+
+  /// Returns the bytes copied so far.
+  int64_t bytes() const { return stream_.bytes(); }
+
+ private:
+  struct Buffer {
+    at::Tensor memory;  // pinned bytes; undefined when shards are pinned themselves
+    at::Tensor shard;   // to be written from `memory` when `used` is reached; undefined: nothing to write
+    StreamMark used;
+  };
+
+  /// Waits for the buffer's last copy, and completes it.
+  static void release(Buffer& buffer);
+  Buffer& next_buffer();
+
+  CopyStream stream_;
+  std::array<Buffer, 2> buffers_;
+  size_t next_ = 0;
+  bool buffered_ = false;
+};
+
+}  // namespace meshtrain

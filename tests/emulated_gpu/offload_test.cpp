@@ -1,0 +1,144 @@
+// Training with shards offloaded to the host or to disk on the emulated GPU, whose copies run late and beside its
+// computation, against the same without offload.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "mesh/device/host_rows.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// A mesh with settings of FSDP.
+struct OffloadCase {
+  const char* mesh;
+  int ranks;
+  const char* mode;
+  const char* precision;
+  Words settings = {};
+  bool own_gpus = true;  ///< each rank has a GPU, so that they communicate by NCCL
+  bool disk = false;     ///< to disk too
+};
+
+void PrintTo(const OffloadCase& at, std::ostream* out) {
+  *out << at.mesh << ", " << at.mode << ", " << at.precision << (at.own_gpus ? "" : ", one GPU");
+  for (const std::string& setting : at.settings) *out << " " << setting;
+}
+
+class OffloadOnGpu : public TrainProgram, public ::testing::WithParamInterface<OffloadCase> {
+ protected:
+  /// Runs ten steps. Returns the losses and norms of all of them, in turn.
+  std::vector<double> steps(const Words& more) {
+    setenv("MESHTRAIN_EMULATED_GPUS", std::to_string(GetParam().own_gpus ? GetParam().ranks : 1).c_str(), 1);
+    std::filesystem::remove_all(run_dir);
+    Words words = {"--mesh", GetParam().mesh, "--set", "device=cuda"};
+    Words settings = {std::string("parallel.fsdp.mode=") + GetParam().mode,
+                      std::string("train.precision=") + GetParam().precision, "train.steps=10",
+                      "model.num_hidden_layers=3"};
+    settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
+    settings.insert(settings.end(), more.begin(), more.end());
+    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+    const Ending ending = train(GetParam().ranks, words);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    log = ending.out + ending.err;
+    std::vector<double> numbers;
+    for (const nlohmann::json& entry : metrics()) {
+      numbers.push_back(entry.at("loss").get<double>());
+      numbers.push_back(entry.at("grad_norm").get<double>());
+    }
+    EXPECT_EQ(numbers.size(), 20U);
+    return numbers;
+  }
+
+  std::string log;
+};
+
+// One rank without offload has no shards, and adds gradients of micro-batches to those of other uses of a parameter:
+// the embedding of a tied model has other last bits then. AdamW in fp32 has the same bits on the host and on a GPU;
+// other updates have other last bits, which the rounding of parameters to halves makes larger.
+TEST_P(OffloadOnGpu, AsWithout) {
+  const std::vector<double> expected = steps({});
+  const bool is_adamw = !has(::testing::PrintToString(GetParam()), "optimizer.name");
+  const bool to_the_bit = is_adamw && GetParam().precision != std::string("bf16") && has_lanes(at::kFloat);
+  for (const bool disk : {false, true}) {
+    if (disk && !GetParam().disk) continue;
+    const std::vector<double> found =
+        steps(disk ? Words{"parallel.fsdp.offload={to: disk, path: " + path("shards").string() + "}"}
+                   : Words{"parallel.fsdp.offload={to: host}"});
+    EXPECT_TRUE(has(log, disk ? "\noffload to disk: " : "\noffload to host: ")) << log;
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double bound = to_the_bit || i < 2 ? 0 : GetParam().precision == std::string("fp32") ? 1e-6 : 1e-2;
+      EXPECT_NEAR(found[i], expected[i], bound * expected[i]) << (disk ? "disk, step " : "host, step ") << i / 2 + 1;
+    }
+  }
+}
+
+const std::string kUntied = "model.tie_word_embeddings=false";
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, OffloadOnGpu,
+    ::testing::Values(
+        OffloadCase{"dp=1", 1, "full_shard", "fp32", {kUntied}}, OffloadCase{"dp=1", 1, "no_shard", "bf16_mixed"},
+        OffloadCase{"dp=1", 1, "full_shard", "fp16_mixed", {kUntied, "train.micro_batch=4"}},
+        OffloadCase{"dp=2", 2, "full_shard", "bf16_mixed", {}, true, true},
+        OffloadCase{"dp=2", 2, "shard_optimizer", "fp32"}, OffloadCase{"dp=2", 2, "shard_grad_op", "fp16_mixed"},
+        OffloadCase{"dp=2", 2, "no_shard", "fp32", {"parallel.fsdp.prefetch=0"}},
+        OffloadCase{"dp=2", 2, "full_shard", "bf16", {"parallel.fsdp.no_sync=true", "train.stochastic_rounding=true"}},
+        OffloadCase{"tp=2", 2, "no_shard", "fp16_mixed", {kUntied}},
+        OffloadCase{"dp=2,tp=2", 4, "full_shard", "fp32", {}, true, true},
+        OffloadCase{"dp=2,cp=2", 4, "shard_grad_op", "bf16_mixed", {"parallel.fsdp.shard_axes=[dp]"}, true, true},
+        OffloadCase{"dp=4", 4, "hybrid_shard", "fp32", {"parallel.fsdp.shard_size=2", kUntied}},
+        OffloadCase{"dp=2,tp=2", 4, "full_shard", "bf16_mixed", {"optimizer.name=muon"}},
+        OffloadCase{"dp=2", 2, "full_shard", "bf16_mixed", {"optimizer.name=sgd"}, false}));
+
+class OffloadedMemory : public TrainProgram {
+ protected:
+  /// Runs ten steps on a GPU. Returns the forecast of rank 0 and what was measured.
+  nlohmann::json forecast(const Words& settings) {
+    setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
+    std::filesystem::remove_all(run_dir);
+    Words words = {"--set", "device=cuda"};
+    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+    for (const char* setting : {"train.steps=10", "model.hidden_size=128", "model.intermediate_size=512",
+                                "model.num_hidden_layers=4", "model.tie_word_embeddings=false"}) {
+      words.insert(words.end(), {"--set", setting});
+    }
+    const Ending ending = train(1, words);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return lines(run_dir / "forecast.json").at(0);
+  }
+};
+
+// LibTorch's allocator rounds each tensor up to 512 bytes.
+TEST_F(OffloadedMemory, OfTheDeviceIsThatOfThePlan) {
+  const nlohmann::json without = forecast({}), with = forecast({"parallel.fsdp.offload={to: host}"});
+  const auto bytes = [](const nlohmann::json& of, const char* which) {
+    return of.at(which).at("memory_bytes").get<double>();
+  };
+  EXPECT_NEAR(bytes(without, "measured"), bytes(without, "planned"), 0.01 * bytes(without, "planned"));
+  EXPECT_NEAR(bytes(with, "measured"), bytes(with, "planned"), 0.01 * bytes(without, "planned"));
+
+  const nlohmann::json& parts = with.at("planned").at("memory_by_part");
+  const auto state = [&](const nlohmann::json& all) {
+    double sum = 0;
+    for (const char* part : {"parameters", "gathered", "gradients", "optimizer"}) sum += all.at(part).get<double>();
+    return sum;
+  };
+  const double shards = state(without.at("planned").at("memory_by_part"));  // 16 bytes an element
+  const nlohmann::json& offload = with.at("planned").at("offload");
+  EXPECT_NEAR(offload.at("host_bytes").get<double>(), shards, 0.05 * shards) << "full pages";
+  EXPECT_EQ(parts.at("parameters"), 0);
+  EXPECT_EQ(parts.at("optimizer"), 0);
+  // Parameters for each forward and backward but the last unit's, and gradients in and, after the first micro-batch,
+  // back: fp32, 4 micro-batches.
+  const double parameters = shards / 4;
+  EXPECT_LE(offload.at("copied_bytes").get<double>(), (2 * 4 + 4 + 3) * parameters);
+  EXPECT_GE(offload.at("copied_bytes").get<double>(), (2 * 4 + 4 + 3) * 0.9 * parameters);
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
