@@ -1,12 +1,12 @@
 #include "mesh/connect.h"
 
-#include <cstdio>
 #include <numeric>
 
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/launcher.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/device/error_message.h"
 #include "mesh/flight_recorder.h"
 
@@ -31,8 +31,7 @@ int run_on_ranks(const std::function<int(const Group& ranks)>& body) {
     const bool is_refusal = dynamic_cast<const InputError*>(&error) != nullptr;
     const bool is_alone = ranks.size() > 1 && !(is_agreed(error) && meet_at_end(agreement_limit(error)));
     const std::string coordinate = is_alone ? ranks.coordinate_text() + ": " : "";
-    if (is_alone || ranks.rank() == 0)
-      std::fprintf(stderr, "meshtrain: %s%s\n", coordinate.c_str(), message_of(error).c_str());
+    if (is_alone || ranks.rank() == 0) log_failure(coordinate + message_of(error));
     if (is_alone) abort_mpi(is_refusal ? 2 : 1);
     return is_refusal ? 2 : 1;
   }

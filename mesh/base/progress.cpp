@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/base/log.h"
 #include "mesh/base/quiet_thread.h"
 #include "mesh/base/size_text.h"
 
@@ -86,11 +87,13 @@ class ProgressLines {
 
   void print() {
     const Clock::time_point now = Clock::now();
-    const Progress& progress = *current_.back();
-    const std::string line = progress.line(Seconds(now - progress.begin_).count());
-    // On a terminal the cursor returns to the beginning of the line, over which other lines are printed.
-    std::fprintf(stderr, terminal_ ? "%s\x1b[K\r" : "%s\n", line.c_str());
-    shown_ = true;
+    if (log_level() == LogLevel::Info) {
+      const Progress& progress = *current_.back();
+      const std::string line = progress.line(Seconds(now - progress.begin_).count());
+      // On a terminal the cursor returns to the beginning of the line, over which other lines are printed.
+      std::fprintf(stderr, terminal_ ? "%s\x1b[K\r" : "%s\n", line.c_str());
+      shown_ = true;
+    }
     const double so_far = Seconds(now - current_.front()->begin_).count();
     const double pause = terminal_ ? std::min(every_, 1.0) : std::max(every_, so_far / 20);
     next_ = now + std::chrono::duration_cast<Clock::duration>(Seconds(pause));

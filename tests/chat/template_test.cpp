@@ -216,7 +216,7 @@ TEST(ChatTemplates, SayWhereTheClassOfTransformersGivesOtherIds) {
   const std::string prepends = R"({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}]})";
   for (const std::string name : {"LlamaTokenizer", "LlamaTokenizerFast"}) {
     EXPECT_EQ(warning("{\"tokenizer_class\": \"" + name + "\"}", prepends),
-              "warning: ids are those of " + (folder.path() / "tokenizer.json").string() +
+              "ids are those of " + (folder.path() / "tokenizer.json").string() +
                   ", whose normalizer begins each text after a special token with a space; transformers 5 leaves it "
                   "out, as tokenizer_config.json names the class " +
                   name);

@@ -62,7 +62,7 @@ TEST_F(TrainCheck, ComparesAStepWithTheRoomOfAGpu) {
   EXPECT_TRUE(has(fits.out, "; times: a machine file that names no source\n")) << fits.out;
   const Ending near = on("2147483648");  // the runtime's alone
   EXPECT_EQ(near.status, 0) << near.err;
-  EXPECT_TRUE(has(near.out, "\nwarning: a step needs ")) << near.out;
+  EXPECT_TRUE(has(near.err, "meshtrain: warning: a step needs ")) << near.err;
   EXPECT_TRUE(has(complaint(on("1073741824"), 2), " of 1 GiB of a GPU: a rank needs less with "));
 }
 
@@ -194,9 +194,9 @@ TEST_F(TrainCheck, RefusesTheRunDirectoriesThatAStartRefuses) {
 TEST_F(TrainCheck, WarnsOfADiskAsAStartDoes) {
   const Words many = {"--set", "train.steps=1000000000", "--set", "checkpoint.every=1",
                       "--set", "train.time_limit=0.001"};
-  const std::string warning = "warning: 1,000,000,000 checkpoints of 127.1 KiB, together ";
+  const std::string warning = "meshtrain: warning: 1,000,000,000 checkpoints of 127.1 KiB, together ";
   for (const Ending& ending : {check(many), train(1, many)}) {
-    EXPECT_TRUE(has(ending.out, warning) && has(ending.out, ": set checkpoint.keep_last, or another --run-dir\n"))
+    EXPECT_TRUE(has(ending.err, warning) && has(ending.err, ": set checkpoint.keep_last, or another --run-dir\n"))
         << ending.out << ending.err;
   }
   // Existing checkpoints need no further space.

@@ -269,20 +269,20 @@ TEST_F(DataChat, SaysWhatIsUnusual) {
   const Ending ending = run_meshtrain(printing);
   ASSERT_EQ(ending.status, 0) << ending.err;
   const std::string where = path("in/a.jsonl").string() + ":2";
-  EXPECT_TRUE(has(ending.out,
-                  "warning: 1 message has a role that is none of system, developer, user, assistant, tool, "
+  EXPECT_TRUE(has(ending.err,
+                  "meshtrain: warning: 1 message has a role that is none of system, developer, user, assistant, tool, "
                   "function and ipython, and so no label as the assistant's; the first: " +
                       where + ": assistent\n"))
-      << ending.out;
-  EXPECT_TRUE(has(ending.out,
-                  "warning: 1 conversation has a \"content\" that is a list of parts, which the template "
+      << ending.err;
+  EXPECT_TRUE(has(ending.err,
+                  "meshtrain: warning: 1 conversation has a \"content\" that is a list of parts, which the template "
                   "prints as Python does ([{'type': ...), as with transformers: write it as one text; the "
                   "first: " +
                       where + "\n"))
-      << ending.out;
+      << ending.err;
   EXPECT_TRUE(has(ending.err,
-                  "warning: --include *.json matches no file below the folders that are named\n"
-                  "warning: --exclude b* matches no file below the folders that are named\n"))
+                  "meshtrain: warning: --include *.json matches no file below the folders that are named\n"
+                  "meshtrain: warning: --exclude b* matches no file below the folders that are named\n"))
       << ending.err;
 }
 
@@ -305,8 +305,8 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
                         R"("tools": [{"name": "f"}]})"
                         "\n");
   const Ending unread = run_meshtrain(words("unread.jsonl", 64));
-  EXPECT_TRUE(has(unread.out, "warning: 1 conversation with tools, which the template does not mention")) << unread.out;
-  EXPECT_FALSE(has(unread.out, "of which the template writes nothing")) << unread.out;
+  EXPECT_TRUE(has(unread.err, "warning: 1 conversation with tools, which the template does not mention")) << unread.err;
+  EXPECT_FALSE(has(unread.err, "of which the template writes nothing")) << unread.out;
   write("call.jinja",
         "{% for m in messages %}{% if m.content %}{{ m.role }}: {{ m.content }};{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}");
@@ -317,10 +317,11 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   *std::find(calls.begin(), calls.end(), llama3()) = path("call.jinja");
   const Ending unwritten = run_meshtrain(calls);
   ASSERT_EQ(unwritten.status, 0) << unwritten.err;
-  EXPECT_TRUE(has(unwritten.out,
-                  "warning: 1 conversation with a message of the assistant, such as tool calls alone, of which the "
-                  "template writes nothing: it has no label\n"))
-      << unwritten.out;
+  EXPECT_TRUE(
+      has(unwritten.err,
+          "meshtrain: warning: 1 conversation with a message of the assistant, such as tool calls alone, of which the "
+          "template writes nothing: it has no label\n"))
+      << unwritten.err;
 
   write("refused.jsonl", R"({"messages": [{"role": "assistant", "content": "a"}]})"
                          "\n");
@@ -385,9 +386,9 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
                 "evaluate.tokens=" + path("chat.bin").string()});
   EXPECT_EQ(careless.status, 0) << careless.err;
   for (const char* key : {"data.loss_mask", "evaluate.loss_mask"}) {
-    EXPECT_TRUE(has(careless.out, std::string("warning: ") + key + ": ")) << key << ": " << careless.out;
+    EXPECT_TRUE(has(careless.err, std::string("meshtrain: warning: ") + key + ": ")) << key << ": " << careless.err;
   }
-  EXPECT_FALSE(has(careless.out, ".documents: ")) << "one conversation in a sequence: " << careless.out;
+  EXPECT_FALSE(has(careless.err, ".documents: ")) << "one conversation in a sequence: " << careless.err;
   const Words common = {
       "--set",
       data,

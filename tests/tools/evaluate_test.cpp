@@ -265,7 +265,7 @@ TEST_F(Evaluate, ModelsThatTreatDocumentsDifferentlyAreNamed) {
   };
   const Ending differ = run_meshtrain_on_ranks(2, with({"evaluate"}, both));
   EXPECT_EQ(count(differ.err,
-                  "warning: these losses are not comparable, as documents are treated differently: give "
+                  "meshtrain: warning: these losses are not comparable, as documents are treated differently: give "
                   "--documents own or --documents none for all: " +
                       exported + ": attention crosses documents (none); " + run_dir.string() +
                       "/checkpoints/step-00000004: attention stays inside documents (7)\n"),
@@ -289,7 +289,7 @@ TEST_F(Evaluate, AnIndexBesideTokensSaysWhatTheyAre) {
   EXPECT_NE(found.at("loss"), loss_of(with(of_folder, {"--documents", "none"})));
   EXPECT_NE(found.at("loss"), loss_of(with(of_folder, {"--layout", "records"})));
   const auto says = [&](const Words& more) { return run_meshtrain(with(with({"evaluate"}, of_folder), more)).err; };
-  EXPECT_EQ(says({}), "warning: --layout: " + packed +
+  EXPECT_EQ(says({}), "meshtrain: warning: --layout: " + packed +
                           " is read as stream, but a document begins at every 17 tokens (--sequence-length + 1), as in "
                           "records: set --layout records\nattention stays inside the documents of " +
                           path("packed.idx").string() +

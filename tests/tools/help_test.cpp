@@ -35,6 +35,9 @@ TEST(Help, IsThereForEveryCommand) {
     EXPECT_EQ(ending.err, "");
     EXPECT_NE(ending.out.find(usage + "[OPTIONS]"), std::string::npos) << usage << " is not in\n" << ending.out;
     EXPECT_NE(ending.out.find("--help"), std::string::npos);
+    const bool has_commands =
+        command.empty() || (command.size() == 1 && (command[0] == "data" || command[0] == "checkpoint"));
+    EXPECT_EQ(has(ending.out, "--log-level LEVEL=info"), !has_commands) << ending.out;
   }
 }
 

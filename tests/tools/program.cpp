@@ -30,7 +30,8 @@ bool is_launchers(const std::string& variable) {
 }
 
 bool is_about_late_ranks(const std::string& line) {
-  return line.rfind("meshtrain: warning: rank 0 on ", 0) == 0 && line.find(" to start: ") != std::string::npos;
+  return line.starts_with("meshtrain: warning: rank ") &&
+         (line.find(" to start: ") != std::string::npos || line.find(kSlowRank) != std::string::npos);
 }
 
 }  // namespace

@@ -12,8 +12,11 @@ struct Ending {
   int status = -1;  ///< exit status; 128 + signal when a signal ended it
   std::string out;
   std::string err;     ///< stderr without `late`
-  std::string late{};  ///< lines of ranks that start late, which a busy machine adds to any case
+  std::string late{};  ///< lines about ranks that start late or are slow, which a busy machine adds to any case
 };
+
+/// Words of each warning about a rank that is slow.
+inline constexpr const char* kSlowRank = " is slower than the others in each step";
 
 /// A program that runs in parallel with the test.
 class Program {

@@ -55,8 +55,9 @@ TEST_F(TrainMemory, ACheckSaysTheSame) {
   words.insert(words.end(), "--check");
   const Ending ending = train(1, words, limit);
   EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out, "\nwarning: a step needs ") && has(ending.out, " GiB free: a rank needs less with "))
-      << ending.out;
+  EXPECT_TRUE(has(ending.err, "meshtrain: warning: a step needs ") &&
+              has(ending.err, " GiB free: a rank needs less with "))
+      << ending.err;
 }
 
 }  // namespace

@@ -8,12 +8,13 @@ namespace {
 class TrainPositions : public TrainProgram {};
 
 TEST_F(TrainPositions, SequencesBeyondThePositionsOfTheModelAreNamed) {
-  const std::string line = "warning: train.sequence_length 16 is beyond the model's max_position_embeddings 12\n";
-  EXPECT_EQ(count(train(2, {"--set", "model.max_position_embeddings=12", "--mesh", "dp=2"}).out, line), 1);
-  EXPECT_EQ(count(run_meshtrain({"train", recipe, "--check", "--set", "model.max_position_embeddings=12"}).out, line),
+  const std::string line =
+      "meshtrain: warning: train.sequence_length 16 is beyond the model's max_position_embeddings 12\n";
+  EXPECT_EQ(count(train(2, {"--set", "model.max_position_embeddings=12", "--mesh", "dp=2"}).err, line), 1);
+  EXPECT_EQ(count(run_meshtrain({"train", recipe, "--check", "--set", "model.max_position_embeddings=12"}).err, line),
             1);
   run_dir = path("other");
-  EXPECT_FALSE(has(train(1, {"--set", "model.max_position_embeddings=16"}).out, "warning"));
+  EXPECT_FALSE(has(train(1, {"--set", "model.max_position_embeddings=16"}).err, "warning"));
 }
 
 }  // namespace

@@ -197,7 +197,8 @@ TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
       has(ending.out, "\ngoes on after step 3, from " + step3.string() +
                           ", whose pieces were not read\n  train.steps: 9, was 6\n  checkpoint.every: 0, was 3\n"))
       << ending.out;
-  EXPECT_TRUE(has(ending.out, "\nwarning: schedule.name: cosine is spread over train.steps, now 9 instead of 6: "));
+  EXPECT_TRUE(
+      has(ending.err, "meshtrain: warning: schedule.name: cosine is spread over train.steps, now 9 instead of 6: "));
   EXPECT_TRUE(has(complaint(1, check({"--resume-step", "4"})), "does not exist; there are checkpoints of steps 3, 6"));
   EXPECT_TRUE(has(complaint(1, check({"--resume", "--set", "train.seed=7"})), "train.seed: 7, was 42"));
   EXPECT_TRUE(has(complaint(1, check({"--resume", "--set", "train.steps=4"})), "train.steps: 4, but "));

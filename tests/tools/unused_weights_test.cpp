@@ -44,10 +44,10 @@ optimizer: {learning_rate: 1.0e-3}
 
 TEST_F(UnusedWeightsProgram, AreListedOnceByEveryCommand) {
   make_folder({});
-  const std::string line = "warning: 3 tensors in " + path("hf").string() +
+  const std::string line = "meshtrain: warning: 3 tensors in " + path("hf").string() +
                            " are not part of the model that its config.json describes, and not used: "
                            "model.layers.[0-1].mlp.up_proj.bias, model.layers.2.mlp.up_proj.weight\n";
-  EXPECT_FALSE(has(train(1, {}).out, "warning"));
+  EXPECT_FALSE(has(train(1, {}).err, "warning"));
   fs::remove_all(run_dir);
   make_folder({{"model.layers.0.mlp.up_proj.bias", at::ones({24})},
                {"model.layers.1.mlp.up_proj.bias", at::ones({24})},
@@ -57,17 +57,17 @@ TEST_F(UnusedWeightsProgram, AreListedOnceByEveryCommand) {
   for (const int ranks : {1, 2}) {
     const Ending ending = train(ranks, {"--set", "parallel.mesh.tp=auto"});
     EXPECT_EQ(ending.status, 0) << ending.err;
-    EXPECT_EQ(count(ending.out, line), 1) << ending.out;
+    EXPECT_EQ(count(ending.err, line), 1) << ending.err;
     fs::remove_all(run_dir);
   }
-  EXPECT_EQ(count(run_meshtrain({"train", recipe, "--check"}).out, line), 1);
+  EXPECT_EQ(count(run_meshtrain({"train", recipe, "--check"}).err, line), 1);
   const std::vector<std::string> generate = {"generate", path("hf"), "--tokens", "1", "--max-tokens", "1"};
   EXPECT_EQ(count(run_meshtrain(generate).err, line), 1);
   EXPECT_EQ(count(run_meshtrain_on_ranks(2, generate).err, line), 1);
   const Ending imported = run_meshtrain({"checkpoint", "import", path("hf"), recipe, "--run-dir", run_dir});
   EXPECT_EQ(imported.status, 0) << imported.err;
   EXPECT_EQ(imported.err, line);
-  EXPECT_FALSE(has(train(1, {"--resume"}).out, "warning: 3 tensors")) << "a checkpoint has no such tensors";
+  EXPECT_FALSE(has(train(1, {"--resume"}).err, "warning: 3 tensors")) << "a checkpoint has no such tensors";
 }
 
 TEST_F(UnusedWeightsProgram, AnotherHeadUnderTiedEmbeddingsIsRefusedByEveryCommand) {

@@ -136,7 +136,7 @@ class WatchedHosts : public WatchedRanks {
     std::vector<std::string> found;
     std::istringstream lines(content(path("err." + std::to_string(rank))));
     for (std::string line; std::getline(lines, line);) {
-      if (line.rfind("meshtrain: ", 0) == 0) found.push_back(line.substr(11));
+      if (line.starts_with("meshtrain: ") && !has(line, kSlowRank)) found.push_back(line.substr(11));
     }
     return found;
   }

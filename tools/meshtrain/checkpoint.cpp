@@ -6,6 +6,7 @@
 #include <string>
 
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/convert/export_checkpoint.h"
@@ -162,7 +163,7 @@ void add_import(CLI::App& checkpoint, int& status) {
     Recipe recipe = load_recipe(arguments->recipe, arguments->with.overrides, "");
     take_layouts(recipe);
     const ImportedCheckpoint imported = import_checkpoint(arguments->hf, recipe, arguments->run_dir);
-    for (const std::string& line : imported.warnings) std::fprintf(stderr, "%s\n", line.c_str());
+    for (const std::string& line : imported.warnings) log_warning(line);
     std::printf("%s: the weights of %s; begin with meshtrain train --resume\n", imported.folder.c_str(),
                 arguments->hf.c_str());
     status = 0;

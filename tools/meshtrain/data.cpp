@@ -13,6 +13,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/shell_word.h"
+#include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/launch/threads.h"
@@ -75,10 +76,10 @@ std::string command_line() {
   return line;
 }
 
-/// Says on stderr which of the globs match no file.
+/// Warns of the globs that match no file.
 void warn_of_unmatched(const std::vector<std::filesystem::path>& inputs, const PrepareTextOptions& options) {
   for (const std::string& glob : unmatched_globs(inputs, options.output, options.filter)) {
-    std::fprintf(stderr, "warning: %s matches no file below the folders that are named\n", glob.c_str());
+    log_warning(glob + " matches no file below the folders that are named");
   }
 }
 
@@ -113,8 +114,8 @@ int prepare_from_text(const PrepareArguments& arguments, const std::function<voi
   options.dtype = arguments.dtype.value_or(largest < 1 << 16 ? "uint16" : "uint32");
   const PrepareTextProgress done = prepare_text(*tokenizer, options, show);
   if (done.kept_parts > 0) {
-    std::fprintf(stderr, "%s of %s %s there from an earlier run\n", with_separators(done.kept_parts).c_str(),
-                 counted(done.total_parts, "part").c_str(), done.kept_parts == 1 ? "was" : "were");
+    log_info(with_separators(done.kept_parts) + " of " + counted(done.total_parts, "part") +
+             (done.kept_parts == 1 ? " was" : " were") + " there from an earlier run");
   }
   const std::string invalid =
       done.not_utf8 > 0 ? ", " + counted(done.not_utf8, "byte") + " of the files were not UTF-8" : "";

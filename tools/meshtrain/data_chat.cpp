@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "mesh/base/log.h"
 #include "runtime/program/telemetry/console.h"
 #include "runtime/program/yaml/scalar_text.h"
 #include "runtime/text/tokenizer/tokenizer.h"
@@ -53,32 +54,33 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
     }
   }
   if (counts.with_unread_tools > 0) {
-    std::printf("warning: %s with tools, which the template does not mention: the model does not see them\n",
-                counted(counts.with_unread_tools, "conversation").c_str());
+    log_warning(counted(counts.with_unread_tools, "conversation") +
+                " with tools, which the template does not mention: the model does not see them");
   }
   if (counts.with_unwritten > 0) {
-    std::printf(
-        "warning: %s with a message of the assistant, such as tool calls alone, of which the template writes "
-        "nothing: it has no label\n",
-        counted(counts.with_unwritten, "conversation").c_str());
+    log_warning(
+        counted(counts.with_unwritten, "conversation") +
+        " with a message of the assistant, such as tool calls alone, of which the template writes nothing: it has "
+        "no label");
   }
   if (counts.unusual_roles.count > 0) {
-    std::printf(
-        "warning: %s a role that is none of system, developer, user, assistant, tool, function and ipython, and so no "
-        "label as the assistant's; the first: %s\n",
-        counted_with(counts.unusual_roles.count, "message").c_str(), counts.unusual_roles.first.c_str());
+    log_warning(
+        counted_with(counts.unusual_roles.count, "message") +
+        " a role that is none of system, developer, user, assistant, tool, function and ipython, and so no label "
+        "as the assistant's; the first: " +
+        counts.unusual_roles.first);
   }
   if (counts.printed_parts.count > 0) {
-    std::printf(
-        "warning: %s a \"content\" that is a list of parts, which the template prints as Python does ([{'type': ...), "
-        "as with transformers: write it as one text; the first: %s\n",
-        counted_with(counts.printed_parts.count, "conversation").c_str(), counts.printed_parts.first.c_str());
+    log_warning(counted_with(counts.printed_parts.count, "conversation") +
+                " a \"content\" that is a list of parts, which the template prints as Python does ([{'type': ...), as "
+                "with transformers: write it as one text; the first: " +
+                counts.printed_parts.first);
   }
   if (counts.lost_parts.count > 0) {
-    std::printf(
-        "warning: %s a \"content\" that is a list of parts, of which the template leaves out texts, as with "
-        "transformers: write it as one text; the first: %s\n",
-        counted_with(counts.lost_parts.count, "conversation").c_str(), counts.lost_parts.first.c_str());
+    log_warning(counted_with(counts.lost_parts.count, "conversation") +
+                " a \"content\" that is a list of parts, of which the template leaves out texts, as with transformers: "
+                "write it as one text; the first: " +
+                counts.lost_parts.first);
   }
   std::printf(
       "# for the recipe:\n"
@@ -147,7 +149,7 @@ int prepare_from_chat(const ChatArguments& given, const std::function<void(const
   const std::shared_ptr<const Tokenizer> tokenizer =
       load_tokenizer(options.tokenizer);  // before its template is missed
   const ChatTemplate chat(options.tokenizer, arguments.chat_template);
-  if (!chat.warning().empty()) std::printf("%s\n", chat.warning().c_str());
+  if (!chat.warning().empty()) log_warning(chat.warning());
   print_counts(prepare_chat(chat, *tokenizer, options,
                             [&](const PrepareChatCounts& now) {
                               show({.bytes = now.bytes,

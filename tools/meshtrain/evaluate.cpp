@@ -13,6 +13,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "mesh/layout.h"
@@ -164,7 +165,7 @@ std::string different_documents(const std::vector<std::string>& folders,
             : *rule == kDocumentsOfIndex ? ": attention stays inside documents (index)"
                                          : ": attention stays inside documents (" + std::to_string(*rule) + ")";
   }
-  return "warning: these losses are not comparable, as documents are treated differently: give --documents own or "
+  return "these losses are not comparable, as documents are treated differently: give --documents own or "
          "--documents none for all: " +
          text;
 }
@@ -205,22 +206,25 @@ struct EvaluationSetup {
   std::string tokenizer_warning;  // a warning, or empty: compare_tokenizers()
 };
 
-/// Prints on stderr how the file is read, what of it is left out, and what the model was not made for. `said`: the
+/// Logs how the file is read, what of it is left out, and what the model was not made for. `said`: the
 /// lines about the file that another model of this command brought already.
 void warn(const EvaluateArguments& arguments, const EvaluationSetup& prepared, std::set<std::string>& said) {
   const Recipe& recipe = prepared.recipe;
   const Evaluation& evaluation = *prepared.evaluation;
+  const auto warn_once = [&](const std::string& line) {
+    if (!line.empty() && said.insert(line).second) log_warning(line);
+  };
   const auto say_once = [&](const std::string& line) {
-    if (said.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
+    if (said.insert(line).second) log_info(line);
   };
   const bool crosses = arguments.documents == "none";  // on purpose
   for (const Wording& line :
        {dtype_warning(recipe.evaluate, "evaluate"),
         layout_warning(recipe.evaluate, recipe.train.sequence_length, "evaluate"),
         mask_warning(recipe.evaluate, "evaluate"), crosses ? "" : documents_warning(recipe.evaluate, "evaluate")}) {
-    if (!line.empty()) say_once(line.text(kOptionNames));
+    warn_once(line.text(kOptionNames));
   }
-  if (!prepared.tokenizer_warning.empty()) say_once(prepared.tokenizer_warning);
+  warn_once(prepared.tokenizer_warning);
   // A run's recipe says whether attention stays inside documents.
   if (!prepared.source.is_checkpoint && !arguments.documents && recipe.evaluate.documents == kDocumentsOfIndex) {
     say_once("attention stays inside the documents of " + MegatronIndex::path_of(recipe.evaluate.tokens).string() +
@@ -228,8 +232,8 @@ void warn(const EvaluateArguments& arguments, const EvaluationSetup& prepared, s
   }
   const int64_t length = recipe.train.sequence_length, positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
-    std::fprintf(stderr, "warning: sequences of %s tokens are longer than the model's max_position_embeddings %s\n",
-                 with_separators(length).c_str(), with_separators(positions).c_str());
+    log_warning("sequences of " + with_separators(length) +
+                " tokens are longer than the model's max_position_embeddings " + with_separators(positions));
   }
   const int64_t labels = evaluation.num_samples() * length,
                 used = labels + (recipe.evaluate.layout == SampleLayout::Stream ? 1 : evaluation.num_samples());
@@ -257,7 +261,7 @@ std::string compare_tokenizers(const ModelSource& source, const fs::path& tokens
   const TokenizerMatch match = sidecar ? match_tokenizer(*sidecar, tokenizer) : TokenizerMatch::Same;
   if (match == TokenizerMatch::Same) return "";
   if (match == TokenizerMatch::OtherChecksum) {
-    return "warning: " + tokens.string() + " was made with the tokenizer " + sidecar->tokenizer +
+    return tokens.string() + " was made with the tokenizer " + sidecar->tokenizer +
            ", whose checksum is not that of the model's, " + tokenizer;
   }
   throw InputError("--tokens " + tokens.string() + " was made with the tokenizer " + sidecar->tokenizer + ", as " +
@@ -281,7 +285,7 @@ EvaluationSetup prepare(const std::string& folder, const EvaluateArguments& argu
   }
 }
 
-/// Checks all models, so that a mistake is not found after hours in which the others were evaluated, and says on stderr
+/// Checks all models, so that a mistake is not found after hours in which the others were evaluated, and warns
 /// where their losses cannot be compared. Every rank must call it.
 void check_all(const std::vector<std::string>& folders, const EvaluateArguments& arguments, const DeviceMesh& mesh) {
   if (folders.size() < 2) return;  // evaluate() checks
@@ -297,7 +301,7 @@ void check_all(const std::vector<std::string>& folders, const EvaluateArguments&
   });
   if (mesh.rank() != 0 || arguments.documents) return;
   const std::string warning = different_documents(folders, documents);
-  if (!warning.empty()) std::fprintf(stderr, "%s\n", warning.c_str());
+  if (!warning.empty()) log_warning(warning);
 }
 
 EvaluationResult evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
@@ -311,7 +315,7 @@ EvaluationResult evaluate(const std::string& folder, const EvaluateArguments& ar
   });
   const auto& [source, recipe, decisions, evaluation, tokenizer_warning] = *prepared;
   if (mesh.rank() == 0) {
-    for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
+    for (const std::string& line : weight_warnings(source)) log_warning(line);
     warn(arguments, *prepared, said);
   }
   ModelParts model;
@@ -355,7 +359,7 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
     const DeviceMesh mesh(layout, device_context.world);
     set_rank_name(mesh.world().coordinate_text());
     const bool first = mesh.rank() == 0;
-    if (first && !device_context.fallback.empty()) std::fprintf(stderr, "%s\n", device_context.fallback.c_str());
+    if (first && !device_context.fallback.empty()) log_info(device_context.fallback);
     const std::vector<std::string> folders = find_folders(arguments, world);
     check_all(folders, arguments, mesh);
     std::set<std::string> said;

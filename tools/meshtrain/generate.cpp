@@ -1,3 +1,5 @@
+#include <spdlog/fmt/fmt.h>
+
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -7,6 +9,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "mesh/layout.h"
@@ -70,11 +73,10 @@ std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const Compu
   const LanguageModel::Options options{.dtype = dtype_of(precision), .device = device, .offload = computing.offload};
   auto model = std::make_unique<LanguageModel>(source.shape, mesh, options, read);
   if (mesh.rank() == 0) {
-    for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
-    std::fprintf(stderr, "%s: %s parameters in %s%s, loaded in %.2f s\n", source.folder.c_str(),
-                 with_separators(num_parameters(*model)).c_str(), precision.c_str(),
-                 describe_ranks(*model, mesh, computing).c_str(),
-                 std::chrono::duration<double>(Clock::now() - start).count());
+    for (const std::string& line : weight_warnings(source)) log_warning(line);
+    log_info(fmt::format("{}: {} parameters in {}{}, loaded in {:.2f} s", source.folder.string(),
+                         with_separators(num_parameters(*model)), precision, describe_ranks(*model, mesh, computing),
+                         std::chrono::duration<double>(Clock::now() - start).count()));
   }
   return model;
 }
@@ -103,7 +105,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   const DeviceMesh mesh(layout, device_context.world);
   set_rank_name(mesh.world().coordinate_text());
   const bool first = mesh.rank() == 0;
-  if (first && !device_context.fallback.empty()) std::fprintf(stderr, "%s\n", device_context.fallback.c_str());
+  if (first && !device_context.fallback.empty()) log_info(device_context.fallback);
   std::string folder;  // the newest checkpoint may be another one a moment later
   agree(world, [&] {
     if (first) folder = find_model(arguments.model).string();

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/generate/generation_config.h"
 #include "runtime/text/chat/chat_tokens.h"
@@ -195,8 +196,8 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments
 
 void warn_of_length(const std::string& what, size_t length, int64_t trained) {
   if (trained == 0 || static_cast<int64_t>(length) <= trained) return;
-  std::fprintf(stderr, "warning: %s has %s, and the model was trained on %s at a time (train.sequence_length)\n",
-               what.c_str(), counted(length, "token").c_str(), with_separators(trained).c_str());
+  log_warning(what + " has " + counted(length, "token") + ", and the model was trained on " + with_separators(trained) +
+              " at a time (train.sequence_length)");
 }
 
 GenerateRequest make_request(const GenerateArguments& arguments, const std::vector<Prompt>& prompts,
@@ -210,11 +211,11 @@ GenerateRequest make_request(const GenerateArguments& arguments, const std::vect
   request.stop_strings = config.stop_strings;
   if (tokenizer != nullptr) {
     const std::string other = describe_other_tokenizer(source, arguments.tokenizer.value_or(tokenizer_of(source)));
-    if (!other.empty()) std::fprintf(stderr, "%s\n", other.c_str());
+    if (!other.empty()) log_warning(other);
   }
   const std::string missing = describe_missing(source);
   const std::optional<ChatTemplate> chat = chat_template_of(arguments, source);
-  if (chat && !chat->warning().empty()) std::fprintf(stderr, "%s\n", chat->warning().c_str());
+  if (chat && !chat->warning().empty()) log_warning(chat->warning());
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string where = "prompt " + std::to_string(i + 1);
     if (prompts[i].is_text && tokenizer == nullptr && !missing.empty()) {
@@ -224,15 +225,14 @@ GenerateRequest make_request(const GenerateArguments& arguments, const std::vect
     const Prompt& given = prompts[i];
     const Prompt prompt = chat ? render_prompt(given, *chat, *tokenizer, arguments.chat_options()) : given;
     if (given.conversation && given.conversation->tools.is_true() && !chat->reads_tools(*given.conversation)) {
-      std::fprintf(stderr, "warning: %s has tools, which the template does not mention: the model does not see them\n",
-                   given.location.c_str());
+      log_warning(given.location + " has tools, which the template does not mention: the model does not see them");
     }
     request.prompts.push_back(encode_prompt(prompt, tokenizer, source.shape.vocab_size, where));
     warn_of_length(where, request.prompts.back().size(), source.trained_length);
     request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
                                                 arguments.max_tokens, config, source.shape, where));
   }
-  if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
+  if (!line.empty()) log_info(line);
   if (!arguments.stop_at_eos) return request;
   request.stop = stop_tokens(source, tokenizer);
   const std::optional<int64_t> end = chat ? end_of_turn(*chat, *tokenizer) : std::nullopt;
@@ -240,8 +240,7 @@ GenerateRequest make_request(const GenerateArguments& arguments, const std::vect
     request.stop.push_back(*end);
   }
   if (request.stop.empty() && !missing.empty()) {
-    std::fprintf(stderr, "%s, and no token is known that ends a text: give a --tokenizer that names one\n",
-                 missing.c_str());
+    log_warning(missing + ", and no token is known that ends a text: give a --tokenizer that names one");
   }
   return request;
 }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "mesh/base/log.h"
 #include "mesh/base/size_text.h"
 
 namespace meshtrain {
@@ -37,7 +38,7 @@ void tell_speed(size_t prompt, const GenerationResult& generated) {
   }
   if (generated.end == TextEnd::Token) line += fmt::format(", ended by token {}", generated.tokens.back());
   if (generated.end == TextEnd::Text) line += ", ended by a stop string";
-  std::fputs((line + "\n").c_str(), stderr);
+  log_info(line);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "mesh/backends/mpi/launcher.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/base/version.h"
 #include "runtime/program/yaml/suggest.h"
 #include "tools/meshtrain/commands.h"
@@ -57,6 +58,28 @@ std::string suggestion(const CLI::App& app, const std::string& word) {
   // Options of other launchers and trainers, where this command has a recipe.
   const bool has_recipe = std::find(known.begin(), known.end(), "--set") != known.end();
   return has_recipe ? foreign_option(word) : "";
+}
+
+/// Gives each command without commands of its own the option --log-level.
+void add_log_level(CLI::App& app) {
+  const std::vector<CLI::App*> commands = app.get_subcommands([](CLI::App*) { return true; });
+  for (CLI::App* command : commands) add_log_level(*command);
+  if (!commands.empty()) return;
+  const auto refusal = [](const std::string& word) -> std::string {
+    try {
+      log_level_of(word);
+      return "";
+    } catch (const InputError& error) {
+      return error.what();
+    }
+  };
+  app.add_option_function<std::string>(
+         "--log-level", [](const std::string& word) { set_log_level(log_level_of(word)); },
+         "The lowest level of the log that is printed: info, warning, error or off. Above info no progress is printed "
+         "either")
+      ->check(CLI::Validator(refusal, ""))
+      ->default_str("info")
+      ->type_name("LEVEL");
 }
 
 /// Refuses values of flags: by default --resume=10 would be --resume, and --resume=-1 nothing.
@@ -109,6 +132,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("meshtrain ") + version());
   app.footer(
       "meshtrain COMMAND --help says more about each. One that takes longer than 10 s says on stderr how far it is.\n"
+      "--log-level LEVEL, after the command, chooses what is printed besides its output (docs/metrics.md).\n"
       "Exit status: 0 done; 1 failed at run time; 2 the input is wrong; 75 stopped on request, to be continued.");
   app.get_formatter()->column_width(34);
   app.require_subcommand(0, 1);
@@ -124,6 +148,7 @@ int run(int argc, char** argv) {
   add_evaluate_command(app, status);
   add_diagnose_command(app, status);
   add_report_command(app, status);
+  add_log_level(app);
   refuse_values_of_flags(app);
   try {
     app.parse(argc, argv);

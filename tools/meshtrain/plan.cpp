@@ -10,6 +10,7 @@
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/files/output_file.h"
+#include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/forecast/calibrate.h"
@@ -19,7 +20,6 @@
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
-#include "runtime/program/telemetry/error_line.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -90,7 +90,7 @@ void plan(const PlanArguments& arguments) {
     try {
       request.samples = std::make_shared<const PackedSamples>(recipe);
     } catch (const InputError& error) {
-      print_warning_line("samples are timed as one document each: " + std::string(error.what()));
+      log_warning("samples are timed as one document each: " + std::string(error.what()));
     }
   }
   if (request.memory && *request.memory <= request.runtime_bytes()) {
@@ -141,8 +141,9 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
       }
     });
     const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
-    const Machine machine = calibrate(recipe, world, [&](const std::string& line) {
-      if (speaks) std::printf("%s\n", line.c_str());
+    const Machine machine = calibrate(recipe, world, [&](const Notice& notice) {
+      if (!speaks) return;
+      notice.is_warning ? log_warning(notice.line) : static_cast<void>(std::printf("%s\n", notice.line.c_str()));
     });
     agree(world, [&] {
       if (speaks) write_atomically(arguments.out, to_yaml(machine));

@@ -6,6 +6,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/output_file.h"
+#include "mesh/base/log.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/foreign/foreign_config.h"
 #include "runtime/program/recipe/explain.h"
@@ -35,9 +36,8 @@ int convert(const RecipeCommand& asked) {
     std::fputs(recipe.text.c_str(), stdout);
   }
   if (recipe.num_lost == 0) return 0;
-  std::fprintf(stderr,
-               "meshtrain: not converted, though numbers change without it: %s, listed at the end of the recipe\n",
-               counted(recipe.num_lost, "setting").c_str());
+  log_failure("not converted, though numbers change without it: " + counted(recipe.num_lost, "setting") +
+              ", listed at the end of the recipe");
   return 1;
 }
 

@@ -7,10 +7,10 @@
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/device/error_message.h"
 #include "mesh/host_map.h"
-#include "runtime/program/telemetry/error_line.h"
 #include "runtime/program/telemetry/events.h"
 #include "runtime/program/watch/host_connections.h"
 #include "runtime/program/watch/phase.h"
@@ -51,7 +51,7 @@ bool print_failure(const Failure& failure) {
   static std::atomic<bool> printed = false;
   if (printed.exchange(true)) return false;
   std::fflush(stdout);
-  print_error_line(failure.message);
+  log_failure(failure.message);
   return true;
 }
 

@@ -17,7 +17,7 @@ struct Failure {
 /// empty: none.
 Failure describe_failure(const std::exception& error, const std::string& rank);
 
-/// Prints "meshtrain: MESSAGE" on stderr for the first failure that the process reports. Returns false for any other.
+/// Logs the message (log_failure()) of the first failure that the process reports. Returns false for any other.
 bool print_failure(const Failure& failure);
 
 /// Reports an error of a rank of `world` before anything is cleaned up. All ranks throw InputError and AgreedError

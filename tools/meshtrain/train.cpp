@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mesh/backends/mpi/launcher.h"
+#include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "mesh/device/cuda/plugin.h"
@@ -37,21 +38,20 @@ struct TrainArguments {
 };
 
 /// Returns lines about the checkpoint that a start would resume from.
-std::vector<std::string> describe_beginning(const Preparation& prepared, const RunOptions& options) {
+std::vector<Notice> describe_beginning(const Preparation& prepared, const RunOptions& options) {
   if (!options.resumes()) return {};
   const CheckpointFolder& checkpoints = prepared.checkpoints;
-  if (!prepared.resume) return {"--resume: no checkpoint in " + checkpoints.folder().string() + ": begins at step 1"};
+  if (!prepared.resume) return {{"--resume: no checkpoint in " + checkpoints.folder().string() + ": begins at step 1"}};
   const ResumePoint& resumed = prepared.resume->point;
   const std::string folder = resumed.folder.string();
-  std::vector<std::string> lines = {resumed.state.step == 0
-                                        ? "begins with the weights of " + folder
-                                        : "goes on after step " + std::to_string(resumed.state.step) + ", from " +
-                                              folder + ", whose pieces were not read"};
-  for (const std::string& change : resumed.changes) lines.push_back("  " + change);
-  lines.push_back(resumed.warning);
+  std::vector<Notice> lines = {{resumed.state.step == 0 ? "begins with the weights of " + folder
+                                                        : "goes on after step " + std::to_string(resumed.state.step) +
+                                                              ", from " + folder + ", whose pieces were not read"}};
+  for (const std::string& change : resumed.changes) lines.push_back({"  " + change});
+  lines.push_back({resumed.warning, true});
   std::vector<int64_t> later = checkpoints.steps();
   std::erase_if(later, [&](int64_t step) { return step <= resumed.state.step; });
-  lines.push_back(describe_set_aside(later));
+  lines.push_back({describe_set_aside(later)});
   return lines;
 }
 
@@ -90,7 +90,7 @@ Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const 
   if (computes_on_gpus(recipe)) {
     throw InputError("--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
   }
-  if (!arguments.check) return calibrate(recipe, world, [](const std::string&) {});
+  if (!arguments.check) return calibrate(recipe, world, [](const Notice&) {});
   throw InputError("--check --mesh auto measures nothing: give --machine NAME, a preset or the file that mpirun -n " +
                    std::to_string(num_ranks) + " meshtrain plan " + arguments.recipe.string() + " --calibrate writes");
 }
@@ -145,17 +145,21 @@ int check(TrainArguments& arguments) {
   const auto print = [](const std::string& line) {
     if (!line.empty()) std::printf("%s\n", line.c_str());
   };
+  const auto tell = [&](const Notice& notice) {
+    if (notice.line.empty()) return;
+    notice.is_warning ? log_warning(notice.line) : print(notice.line);
+  };
   print(options.note);
   print(recipe.name + ": fits mesh " + prepared.decisions.layout.describe() + "; " +
         counted(prepared.data->num_samples(), "sample") + " of " + counted(recipe.train.sequence_length, "token"));
   const TrainingState state = prepared.resume ? prepared.resume->point.state : TrainingState();
   for (const Notice& notice :
        describe_data(prepared.recipe, *prepared.data, samples_of_run(recipe.train, state), prepared.evaluation.get())) {
-    print(notice.line);
+    tell(notice);
   }
-  for (const std::string& line : describe_beginning(prepared, options)) print(line);
-  for (const Notice& notice : prepared.notices) print(notice.line);
-  print((prepared.memory.is_warning ? "warning: " : "") + prepared.memory.text);
+  for (const Notice& notice : describe_beginning(prepared, options)) tell(notice);
+  for (const Notice& notice : prepared.notices) tell(notice);
+  tell({prepared.memory.text, prepared.memory.is_warning});
   print(not_checked(prepared.recipe, prepared.decisions));
   if (arguments.plan && prepared.forecast) {
     print("plan: " + describe_forecast(*prepared.forecast) + basis_text(prepared.request));

@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -20,6 +19,7 @@
 #include "mesh/backends/mpi/shared_memory/transfer.h"
 #include "mesh/backends/mpi/transfer.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/host_map.h"
 
 namespace meshtrain {
@@ -29,10 +29,10 @@ namespace {
 void report_refusal(const MpiCommunicator& communicator, const std::string& refusal) {
   static std::atomic<bool> reported = false;
   if (communicator.rank != 0 || communicator.options.window_bytes == 0 || reported.exchange(true)) return;
-  std::fprintf(stderr,
-               "meshtrain: %s. These ranks communicate through MPI instead, and keep a copy each: give the host or its "
-               "container more memory, start fewer ranks on it, or raise MESHTRAIN_WINDOW_MIB where it is set\n",
-               refusal.c_str());
+  log_warning(
+      refusal +
+      ". These ranks communicate through MPI instead, and keep a copy each: give the host or its container more "
+      "memory, start fewer ranks on it, or raise MESHTRAIN_WINDOW_MIB where it is set");
 }
 
 /// Reports once a process how many ranks are on each host of `all`, which keeps some of them from sharing memory.
@@ -46,11 +46,11 @@ void report_hosts(const MpiCommunicator& all) {
     most = std::max(most, map.ranks_of(host).size());
   }
   const std::string each = std::to_string(least) + (least == most ? "" : " to " + std::to_string(most));
-  std::fprintf(stderr,
-               "meshtrain: the %d ranks are on %d hosts, %s on each, so that some groups of ranks cannot share memory "
-               "on their hosts: they communicate through MPI, with a copy of parameters and gradients a rank. Start as "
-               "many ranks on each host, and those of a group together (mpirun --map-by slot)\n",
-               all.size, map.num_hosts(), each.c_str());
+  log_warning(
+      "the " + std::to_string(all.size) + " ranks are on " + std::to_string(map.num_hosts()) + " hosts, " + each +
+      " on each, so that some groups of ranks cannot share memory on their hosts: they communicate through MPI, "
+      "with a copy of parameters and gradients a rank. Start as many ranks on each host, and those of a group "
+      "together (mpirun --map-by slot)");
 }
 
 /// Returns the largest of each number over the ranks of `comm`.

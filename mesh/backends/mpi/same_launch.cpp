@@ -24,6 +24,7 @@
 #include "mesh/backends/mpi/engine.h"
 #include "mesh/backends/mpi/launcher.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/base/quiet_thread.h"
 #include "mesh/base/size_text.h"
 #include "mesh/host_map.h"
@@ -169,20 +170,16 @@ class StartWatch {
     std::unique_lock lock(mutex);
     const auto never = [] { return false; };
     if (ended.wait_for(lock, stop, kPatience, never) || stop.stop_requested()) return;
-    if (is_announced_first()) say("warning: ", kPatience, "");
+    if (is_announced_first()) log_warning(describe_wait(kPatience));
     if (ended.wait_for(lock, stop, kLimit - kPatience, never) || stop.stop_requested()) return;
-    if (is_announced_first()) say("", kLimit, ": the job ends");
+    if (is_announced_first()) log_failure(describe_wait(kLimit) + ": the job ends");
     MpiEngine::abort(1);
   }
 
-  static void say(const char* begin, std::chrono::seconds time, const char* end) {
-    std::fprintf(
-        stderr,
-        "meshtrain: %srank 0 on %s has waited %lld s for %s to start: one may be another program, or have "
-        "ended, or its host cannot be reached%s\n",
-        begin, host_name().c_str(), static_cast<long long>(time.count()),
-        announced_ranks() > 1 ? ("the other " + counted(announced_ranks() - 1, "rank")).c_str() : "the other ranks",
-        end);
+  static std::string describe_wait(std::chrono::seconds time) {
+    return "rank 0 on " + host_name() + " has waited " + std::to_string(time.count()) + " s for " +
+           (announced_ranks() > 1 ? "the other " + counted(announced_ranks() - 1, "rank") : "the other ranks") +
+           " to start: one may be another program, or have ended, or its host cannot be reached";
   }
 
   std::jthread thread_;

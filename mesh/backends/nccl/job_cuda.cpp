@@ -5,11 +5,12 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <stdexcept>
 #include <stop_token>
+
+#include "mesh/base/log.h"
 
 namespace meshtrain::nccl {
 namespace {
@@ -25,8 +26,7 @@ std::jthread last_resort(const std::string& message) {
     std::unique_lock lock(mutex);
     ended.wait_for(lock, over, kAbort, [] { return false; });
     if (over.stop_requested()) return;
-    std::fprintf(stderr, "meshtrain: error: %s; NCCL did not end within %d s of its abort\n", message.c_str(),
-                 static_cast<int>(kAbort.count()));
+    log_failure(message + "; NCCL did not end within " + std::to_string(kAbort.count()) + " s of its abort");
     std::_Exit(EXIT_FAILURE);
   });
 }

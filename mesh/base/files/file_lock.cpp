@@ -55,7 +55,7 @@ LockFile::LockFile(const std::filesystem::path& file) {
   descriptor_ = opened.descriptor;
   outcome_ = opened.outcome;
   if (outcome_ != LockOutcome::Unsupported) return;
-  warning_ = "warning: " + file.string() + " cannot be locked (" + std::strerror(errno) +
+  warning_ = file.string() + " cannot be locked (" + std::strerror(errno) +
              "): nothing keeps a second process from writing in " + file.parent_path().string();
 }
 

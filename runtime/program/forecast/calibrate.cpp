@@ -311,12 +311,12 @@ std::string scatter_warning(std::vector<double> spreads) {
   std::ranges::sort(spreads);
   const double usual = spreads[spreads.size() / 2];
   if (usual <= kMost) return "";
-  return "warning: measurements scatter: repetitions of the same one differ by " +
-         std::to_string(std::lround(100 * usual)) + " % in the median of all " + std::to_string(spreads.size()) +
+  return "measurements scatter: repetitions of the same one differ by " + std::to_string(std::lround(100 * usual)) +
+         " % in the median of all " + std::to_string(spreads.size()) +
          ": something else uses this machine; measure again when it is idle";
 }
 
-Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const std::string&)>& say) {
+Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const Notice&)>& say) {
   const HostMap hosts = HostMap::of(world);
   const int64_t ranks_per_host = world.size() / hosts.num_hosts();
   const Questions questions = questions_of(recipe, world.size(), {ranks_per_host, false});
@@ -330,8 +330,8 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   machine.ranks_per_host = ranks_per_host;
   machine.memory = static_cast<int64_t>(least_of(world, static_cast<double>(available_host_memory()))) / ranks_per_host;
   machine.source = "meshtrain plan --calibrate, for " + recipe.name;
-  say("measures " + counted(questions.operators.size(), "operator") + " on " +
-      (world.size() == 1 ? "one rank" : counted(world.size(), "rank") + " at once"));
+  say({"measures " + counted(questions.operators.size(), "operator") + " on " +
+       (world.size() == 1 ? "one rank" : counted(world.size(), "rank") + " at once")});
   std::vector<double> spreads;
   {
     Progress progress("operators of the host", static_cast<int64_t>(questions.operators.size()), "operators");
@@ -361,7 +361,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   machine.on_host = {machine.memory_bandwidth / 4, 50e-6};
   machine.among_hosts = hosts.num_hosts() > 1 ? measure_network(world) : machine.on_host;
   machine.index_operators();
-  if (const std::string warning = scatter_warning(spreads); !warning.empty()) say(warning);
+  if (const std::string warning = scatter_warning(spreads); !warning.empty()) say({warning, true});
   return machine;
 }
 

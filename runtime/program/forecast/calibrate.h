@@ -7,6 +7,7 @@
 #include "mesh/group.h"
 #include "runtime/program/forecast/machine.h"
 #include "runtime/program/recipe/recipe.h"
+#include "runtime/program/telemetry/notice.h"
 
 namespace meshtrain {
 
@@ -19,6 +20,6 @@ std::string scatter_warning(std::vector<double> spreads);
 /// kind, size of group, memory and bytes. `say` gets lines about the progress, and a warning when measurements scatter,
 /// on rank 0. Returns the same machine on all ranks. Every rank must call it. Throws InputError when no mesh of so many
 /// ranks is possible.
-Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const std::string&)>& say);
+Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const Notice&)>& say);
 
 }  // namespace meshtrain

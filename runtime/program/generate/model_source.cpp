@@ -109,7 +109,7 @@ std::string tokenizer_of(const ModelSource& source) {
 std::string describe_other_tokenizer(const ModelSource& source, const std::string& name) {
   if (!source.tokenizer_checksum || checksum_of_text(tokenizer_fingerprint(name)) == source.tokenizer_checksum)
     return {};
-  return "warning: the tokenizer " + name + " is not the one that the run had: its checksum was " +
+  return "the tokenizer " + name + " is not the one that the run had: its checksum was " +
          checksum_text(*source.tokenizer_checksum);
 }
 

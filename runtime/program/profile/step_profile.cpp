@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "mesh/base/files/output_file.h"
+#include "mesh/base/log.h"
 #include "mesh/device/error_message.h"
 
 namespace meshtrain {
@@ -42,13 +43,12 @@ std::string file_name(int64_t rank, int64_t first, int64_t last) {
 }  // namespace
 
 StepProfile::StepProfile(const ProfileOptions& options, std::filesystem::path folder, int64_t rank, std::string name,
-                         at::Device device, std::function<void(const std::string&)> warn)
+                         at::Device device)
     : options_(options),
       folder_(std::move(folder)),
       name_(std::move(name)),
       rank_(rank),
       device_(device),
-      warn_(std::move(warn)),
       takes_part_(options.from > 0 &&
                   std::find(options.ranks.begin(), options.ranks.end(), rank) != options.ranks.end()) {}
 
@@ -78,7 +78,7 @@ void StepProfile::begin_step(int64_t step) {
     steps_.push_back({step, Clock::now(), {}});
   } catch (const std::exception& error) {
     takes_part_ = false;
-    warn_("train.profile: " + name_ + " makes no trace: " + message_of(error));
+    log_warning("train.profile: " + name_ + " makes no trace: " + message_of(error));
   }
 }
 
@@ -108,7 +108,7 @@ void StepProfile::write() {
     result->save(raw.string());
     write_atomically(file, with_tracks(content_of(raw), tracks));
   } catch (const std::exception& error) {
-    warn_("train.profile: " + name_ + " cannot write its trace: " + message_of(error));
+    log_warning("train.profile: " + name_ + " cannot write its trace: " + message_of(error));
   }
   std::error_code ignored;
   std::filesystem::remove(raw, ignored);

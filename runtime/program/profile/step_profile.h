@@ -25,16 +25,15 @@ struct ProfileOptions {
 class StepProfile {
  public:
   /// `folder`: RUN_DIR/traces, made when it is needed. `name`: of the rank, "rank 3 (dp=0 cp=0 tp=1) on node7".
-  /// `warn`: takes a line for people about a trace that cannot be written.
   StepProfile(const ProfileOptions& options, std::filesystem::path folder, int64_t rank, std::string name,
-              at::Device device, std::function<void(const std::string&)> warn);
+              at::Device device);
   /// Drops a trace that has not ended.
   ~StepProfile();
   StepProfile(const StepProfile&) = delete;
   StepProfile& operator=(const StepProfile&) = delete;
 
   /// Call at the beginning and at the end of each step, on the thread that makes it. The end of the last step of a
-  /// trace writes it. Errors do not end the run.
+  /// trace writes it. Errors are logged and do not end the run.
   void begin_step(int64_t step);
   void end_step(int64_t step);
   /// Writes what there is of a trace when the run ends within it.
@@ -51,7 +50,6 @@ class StepProfile {
   std::string name_;
   int64_t rank_;
   at::Device device_;
-  std::function<void(const std::string&)> warn_;
   bool takes_part_;
   bool runs_ = false;
   std::vector<TracedStep> steps_;

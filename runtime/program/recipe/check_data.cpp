@@ -139,15 +139,15 @@ std::vector<Notice> sidecar_lines(const Recipe& recipe, const std::string& token
     if (location != recipe.locations.end() && location->second.starts_with(file + ": ")) {
       lines.push_back({key + ".layout: " + name(source.layout) + ", as " + file + " says"});
     } else if (source.layout != sidecar->layout) {
-      lines.push_back({"warning: " + key + ".layout: " + source.tokens.string() + " is read as " + name(source.layout) +
-                           ", but " + file + " says " + name(sidecar->layout) + ": set " + key +
+      lines.push_back({key + ".layout: " + source.tokens.string() + " is read as " + name(source.layout) + ", but " +
+                           file + " says " + name(sidecar->layout) + ": set " + key +
                            ".layout: " + name(sidecar->layout),
                        true});
     }
     if (!is_other_tokenizer(*sidecar, tokenizer)) return;
-    lines.push_back({"warning: the run's tokenizer is " + tokenizer + ", but " + source.tokens.string() +
-                         " was made with " + sidecar->tokenizer + ", whose checksum was " +
-                         sidecar->tokenizer_checksum + ": set data.tokenizer to that one, or prepare the data again",
+    lines.push_back({"the run's tokenizer is " + tokenizer + ", but " + source.tokens.string() + " was made with " +
+                         sidecar->tokenizer + ", whose checksum was " + sidecar->tokenizer_checksum +
+                         ": set data.tokenizer to that one, or prepare the data again",
                      true});
   });
   return lines;

@@ -71,13 +71,12 @@ std::vector<Notice> describe_data(const Recipe& recipe, const Mixture& data, int
   for (Notice& line : sidecar_lines(recipe, tokenizer_of(recipe))) lines.push_back(std::move(line));
   const int64_t positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
-    warn(fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}", length,
-                     positions));
+    warn(fmt::format("train.sequence_length {} is beyond the model's max_position_embeddings {}", length, positions));
   }
   const std::filesystem::path& tokenizer = recipe.data.tokenizer;
   std::error_code unreadable;
   if (!tokenizer.empty() && tokenizer != "bytes" && !std::filesystem::exists(tokenizer, unreadable)) {
-    warn(fmt::format("warning: data.tokenizer: there is no {}: generate will need --tokenizer", tokenizer.string()));
+    warn(fmt::format("data.tokenizer: there is no {}: generate will need --tokenizer", tokenizer.string()));
   }
   if (evaluation == nullptr) return lines;
   for (const Wording& warning :
@@ -94,7 +93,7 @@ std::vector<Notice> describe_data(const Recipe& recipe, const Mixture& data, int
   for (size_t i = 0; i < counts.size(); ++i) {
     std::error_code ignored;
     if (!std::filesystem::equivalent(data.sources()[i].path(), recipe.evaluate.tokens, ignored)) continue;
-    warn(fmt::format("warning: evaluate.tokens and {}.tokens are the same file: nothing of it is held out",
+    warn(fmt::format("evaluate.tokens and {}.tokens are the same file: nothing of it is held out",
                      recipe.data.source_key(i)));
     break;
   }

@@ -1,10 +1,11 @@
 #include "runtime/program/run/journal.h"
 
-#include <spdlog/spdlog.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <exception>
 #include <nlohmann/json.hpp>
 
+#include "mesh/base/log.h"
 #include "mesh/base/size_text.h"
 #include "mesh/layout.h"
 #include "runtime/program/recipe/context.h"
@@ -13,7 +14,6 @@
 #include "runtime/program/run/skipped_steps.h"
 #include "runtime/program/telemetry/console.h"
 #include "runtime/program/telemetry/events.h"
-#include "runtime/program/telemetry/log.h"
 #include "runtime/training/checkpoint/checkpoint_folder.h"
 #include "runtime/training/optimizer/optimizer.h"
 
@@ -25,12 +25,12 @@ std::vector<std::string> warnings_of(const Recipe& recipe, const Decisions& deci
   std::vector<std::string> warnings;
   const OptimizerOptions& optimizer = recipe.optimizer;
   if (optimizer.learning_rate == 0) {
-    warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
+    warnings.emplace_back("optimizer.learning_rate is 0: no step changes a weight");
   }
   if (optimizer_traits(optimizer.name).second_moments && optimizer.betas[1] > 0.99 &&
       decisions.optimizer.state_dtype == at::kBFloat16 && !decisions.rounding_seed) {
     warnings.push_back(fmt::format(
-        "warning: optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
+        "optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
         "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99",
         optimizer.betas[1]));
   }
@@ -59,91 +59,92 @@ Journal::Journal(const Recipe& recipe, const Decisions& decisions, const std::ve
   directory_->write(to_yaml(recipe_), to_yaml(decisions_), hosts);
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   try {
-    open_log(directory_->log());
+    log_to(directory_->log());
   } catch (const std::exception& error) {
-    warn("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());
+    log_warning("the lines of this run are not kept: " + std::string(error.what()));
   }
   if (recipe.train.tensorboard) tensorboard_.emplace(directory_->tensorboard(), first_step_);
-  if (!directory_->warning().empty()) warn(directory_->warning());
+  if (!directory_->warning().empty()) log_warning(directory_->warning());
 }
 
 void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
   const MeshLayout& mesh = decisions_.layout;
   const std::string frozen =
       size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
-  spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
-               with_separators(size.num_parameters), frozen, mesh.describe(),
-               decisions_.sequence_parallel ? "on" : "off", recipe_.train.precision);
+  log_info(fmt::format("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
+                       with_separators(size.num_parameters), frozen, mesh.describe(),
+                       decisions_.sequence_parallel ? "on" : "off", recipe_.train.precision));
   StartEvent started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
                      size.num_trainable};
   for (const Axis& axis : mesh.axes()) started.mesh.emplace_back(axis.name, axis.size);
   keep(append_event(started));
-  for (const std::string& warning : warnings_of(recipe_, decisions_)) spdlog::warn(warning);
+  for (const std::string& warning : warnings_of(recipe_, decisions_)) log_warning(warning);
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
-    spdlog::info("fsdp {}", describe(decisions_.sharding));
-    spdlog::info("fsdp memory: {}", describe(fsdp.memory()));
+    log_info("fsdp " + describe(decisions_.sharding));
+    log_info("fsdp memory: " + describe(fsdp.memory()));
   } else if (const std::string& mode = recipe_.parallel.fsdp.mode;
              mode != "auto" && mode != name(decisions_.sharding.mode)) {
-    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(decisions_.sharding.mode),
-                 mode);
+    log_info(fmt::format("fsdp {}: this mesh has one rank to cut over, so {} changes nothing",
+                         name(decisions_.sharding.mode), mode));
   }
   const ShardMemory& shards = fsdp.shard_memory();
   if (shards.disk_bytes() > 0) {
-    spdlog::info("offload to disk: {} a rank in {}", size_text(shards.disk_bytes()),
-                 recipe_.parallel.fsdp.offload.path.string());
+    log_info(fmt::format("offload to disk: {} a rank in {}", size_text(shards.disk_bytes()),
+                         recipe_.parallel.fsdp.offload.path.string()));
   }
-  if (shards.host_bytes() > 0)
-    spdlog::info("offload to host: {} of pinned memory a rank", size_text(shards.host_bytes()));
-  if (mesh.size(kContextAxis) > 1) spdlog::info("context parallel {}", describe(decisions_.context));
-  spdlog::info("run directory {}", directory_->folder().string());
+  if (shards.host_bytes() > 0) {
+    log_info("offload to host: " + size_text(shards.host_bytes()) + " of pinned memory a rank");
+  }
+  if (mesh.size(kContextAxis) > 1) log_info("context parallel " + describe(decisions_.context));
+  log_info("run directory " + directory_->folder().string());
   if (mesh.size(kTensorAxis) > 1 && !decisions_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
-    spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
+    log_info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
   if (const ProfileOptions& profile = recipe_.train.profile; profile.from > 0) {
-    spdlog::info("train.profile: {} a trace of {} from step {} on, to {}",
-                 counted(profile.ranks.size(), "rank writes", "ranks write"), counted(profile.steps, "step"),
-                 profile.from, directory_->traces().string());
+    log_info(fmt::format("train.profile: {} a trace of {} from step {} on, to {}",
+                         counted(profile.ranks.size(), "rank writes", "ranks write"), counted(profile.steps, "step"),
+                         profile.from, directory_->traces().string()));
   }
   if (recipe_.train.offload_activations) {
-    spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
+    log_info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
   }
   if (decisions_.offload == Offload::Host && !fsdp.is_offloaded()) {
-    spdlog::info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
+    log_info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
   }
 }
 
 void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const {
   for (const Notice& notice : describe_data(recipe_, data, num_samples, evaluation)) {
-    notice.is_warning ? warn(notice.line) : say(notice.line);
+    notice.is_warning ? log_warning(notice.line) : log_info(notice.line);
   }
 }
 
 void Journal::announce(const ResumePoint& resumed) const {
   const std::string folder = resumed.folder.string();
   if (resumed.state.step == 0) {
-    spdlog::info("begins with the weights of {}", folder);
+    log_info("begins with the weights of " + folder);
   } else {
-    spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
+    log_info(fmt::format("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds));
   }
   std::vector<std::string> changes = resumed.changes;
-  if (!resumed.warning.empty()) changes.push_back(resumed.warning);
+  if (!resumed.warning.empty()) changes.push_back("warning: " + resumed.warning);
   keep(append_event(ResumeEvent{resumed.state.step, in_run(resumed.folder), resumed.seconds, std::move(changes)}));
-  for (const std::string& change : resumed.changes) say("  " + change);
-  if (!resumed.warning.empty()) warn(resumed.warning);
-  if (const std::string aside = describe_set_aside(resumed.set_aside); !aside.empty()) say(aside);
+  for (const std::string& change : resumed.changes) log_info("  " + change);
+  if (!resumed.warning.empty()) log_warning(resumed.warning);
+  if (const std::string aside = describe_set_aside(resumed.set_aside); !aside.empty()) log_info(aside);
   if (!metrics_.missing().empty()) {
-    spdlog::warn("warning: metrics.jsonl has no lines of {}: these lines were lost", metrics_.missing());
+    log_warning("metrics.jsonl has no lines of " + metrics_.missing() + ": these lines were lost");
   }
 }
 
 void Journal::announce_beginning() const {
   const int64_t cut = metrics_.num_cut();
-  spdlog::info("--resume: no checkpoint in {}: begins at step 1{}", directory_->checkpoints().string(),
-               cut == 0 ? "" : "; replaces " + counted(cut, "line") + " of metrics.jsonl");
+  log_info(fmt::format("--resume: no checkpoint in {}: begins at step 1{}", directory_->checkpoints().string(),
+                       cut == 0 ? "" : "; replaces " + counted(cut, "line") + " of metrics.jsonl"));
 }
 
 void Journal::announce(const WrittenCheckpoint& written) const {
-  spdlog::info("checkpoint of step {} written in {:.3g} s", written.step, written.seconds);
+  log_info(fmt::format("checkpoint of step {} written in {:.3g} s", written.step, written.seconds));
   const CheckpointFolder checkpoints(directory_->checkpoints());
   keep(append_event(CompletedCheckpoint{written.step, in_run(checkpoints.step(written.step)), written.seconds}));
 }
@@ -160,7 +161,7 @@ void Journal::record(const StepMetrics& metrics) {
       pace_.seconds() + seconds_of_evaluation_ / static_cast<double>(metrics.step - first_step_ + 1);
   const bool due = metrics.step % recipe_.train.log_every == 0 || metrics.step == num_steps;
   if (!due && !metrics.skipped && !metrics.evaluation) return;
-  spdlog::info(console_line(metrics, num_steps, expected * static_cast<double>(num_steps - metrics.step)));
+  log_info(console_line(metrics, num_steps, expected * static_cast<double>(num_steps - metrics.step)));
 }
 
 void Journal::record(int64_t step, const std::vector<ParameterMetrics>& parameters) {
@@ -173,8 +174,8 @@ void Journal::finish() {
 }
 
 void Journal::announce_stop(int signal) const {
-  spdlog::info("stopped {} after step {}; continue with --resume", signal == 0 ? "by train.time_limit" : "on request",
-               last_step_);
+  log_info(fmt::format("stopped {} after step {}; continue with --resume",
+                       signal == 0 ? "by train.time_limit" : "on request", last_step_));
   keep(append_stopped(last_step_, signal));
 }
 
@@ -186,21 +187,13 @@ void Journal::end(const std::string& how) {
 void Journal::keep(const std::string& problem) const {
   if (problem.empty()) return;
   const std::filesystem::path file = RunDirectory::events_of(directory_->folder());
-  warn("warning: cannot write " + file.string() + ": " + problem + ": it lacks an event of this run");
+  log_warning("cannot write " + file.string() + ": " + problem + ": it lacks an event of this run");
 }
 
 void Journal::sync() {
   metrics_.sync();
   if (parameters_) parameters_->sync();
   goodput_.sync();
-}
-
-void Journal::say(const std::string& line) const {
-  spdlog::info(line);
-}
-
-void Journal::warn(const std::string& line) const {
-  spdlog::warn(line);
 }
 
 }  // namespace meshtrain

@@ -51,9 +51,6 @@ class Journal {
   void sync();
   /// Closes the files. Call after the last step. Throws std::runtime_error.
   void finish();
-  void say(const std::string& line) const;
-  /// Prints a line that begins with "warning: ", with the level warning.
-  void warn(const std::string& line) const;
   /// Returns the name of each rank's host.
   const std::vector<std::string>& hosts() const { return hosts_; }
   /// Accounts in goodput.jsonl for the time since the last call, or since the last recorded step.
@@ -65,7 +62,7 @@ class Journal {
   void end(const std::string& how);
 
  private:
-  /// Prints a warning when an event could not be written.
+  /// Logs a warning when an event could not be written.
   void keep(const std::string& problem) const;
 
   Recipe recipe_;

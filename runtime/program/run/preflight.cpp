@@ -110,7 +110,7 @@ Notice disk_notice(const Recipe& recipe, const Decisions& decisions, const Check
     line += "; without checkpoint.every and train.export the weights are not kept at the end";
   }
   if (each <= free / count) return {line};
-  return {"warning: " + line + (writes ? ": set checkpoint.keep_last, or another --run-dir" : ""), true};
+  return {line + (writes ? ": set checkpoint.keep_last, or another --run-dir" : ""), true};
 }
 
 void check_offload(const Recipe& recipe, const Decisions& decisions) {

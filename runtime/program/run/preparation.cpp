@@ -77,7 +77,7 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
     notices.push_back(disk_notice(recipe, decisions, checkpoints, done, request.num_hosts()));
     check_offload(recipe, decisions);
     if (!mesh && recipe.device == "cuda" && !is_cuda_driver_there()) {
-      notices.push_back({"warning: device: cuda, and this machine has no NVIDIA driver", true});
+      notices.push_back({"device: cuda, and this machine has no NVIDIA driver", true});
     }
     forecast_step(options);
     check_run_directory(folder, options.resumes());  // last, so that errors of a changed recipe come first

@@ -124,7 +124,7 @@ std::string moved_schedule(const CheckpointHead& own, const CheckpointHead& save
                was = learning_rate(earlier, peak, next, planned);
   if (rate == was) return "";
   const bool can_keep = next <= planned || now.schedule.min_ratio > 0;
-  return "warning: schedule.name: " + word_of(schedule_words(), now.schedule.name) + " is spread over " +
+  return "schedule.name: " + word_of(schedule_words(), now.schedule.name) + " is spread over " +
          (now.schedule.total_steps ? "schedule.total_steps" : "train.steps") + ", now " + std::to_string(spread) +
          " instead of " + std::to_string(planned) + ": step " + std::to_string(next) + " gets a learning rate of " +
          rate_text(rate) + " instead of " + rate_text(was) +

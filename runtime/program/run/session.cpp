@@ -4,12 +4,12 @@
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/files/shell_word.h"
+#include "mesh/base/log.h"
 #include "runtime/program/hf/export_model.h"
 #include "runtime/program/launch/connect.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/run/run_directory.h"
 #include "runtime/program/run/training_loop.h"
-#include "runtime/program/telemetry/error_line.h"
 #include "runtime/program/telemetry/events.h"
 #include "runtime/program/watch/flight_files.h"
 #include "runtime/program/watch/phase.h"
@@ -33,7 +33,7 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
     : world_(world), options_(options), prepared_(asked, options, world.size(), &world) {
   const ReplicaMap replicas =
       map_replicas(decisions_.sharding, mesh_);  // collective: no rank can have failed alone before it
-  if (prepared_.memory.is_warning) print_warning_line(prepared_.memory.text);
+  if (prepared_.memory.is_warning) log_warning(prepared_.memory.text);
   memory_advice_.emplace([this] { return less_memory(recipe_, decisions_.layout, prepared_.request); });
   open_trainer(replicas);
   host_lock_.emplace(folder_, world_);
@@ -72,8 +72,7 @@ void Session::resume() {
   CheckpointDisks disks(prepared_.checkpoints, world_,
                         {.resumed = candidate.point.folder,
                          .has_begun = metrics.type() != std::filesystem::file_type::not_found,
-                         .other_folder = "another --run-dir",
-                         .warn = print_warning_line});
+                         .other_folder = "another --run-dir"});
   if (resumes_) resumed_ = meshtrain::resume(std::move(candidate), *trainer_, world_);
   resumed_.set_aside = disks.settle(resumed_.state.step);  // before metrics are truncated
   checkpoints_.emplace(KeptCheckpoints{recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_every}, std::move(disks),
@@ -87,7 +86,8 @@ void Session::resume() {
     journal_ = std::make_unique<Journal>(recipe_, decisions_, hosts, std::move(directory_), resumed_.state.step);
     if (prediction_) prediction_->write();
   });
-  keep_error_lines_in(RunDirectory::log_of(folder_));  // a run that is refused before leaves its folder as it was
+  // Only now: a run that is refused before leaves its folder as it was. Rank 0's journal has opened the log.
+  if (!journal_) log_warnings_to(RunDirectory::log_of(folder_));
 }
 
 void Session::announce() {
@@ -100,7 +100,7 @@ void Session::announce() {
     journal_->announce(size_of(*trainer_), trainer_->fsdp());
     if (prediction_) say(prediction_->text());
     for (const Notice& notice : prepared_.notices) {
-      if (notice.is_warning) journal_->warn(notice.line);
+      if (notice.is_warning) log_warning(notice.line);
     }
     journal_->announce(*prepared_.data, samples_of_run(recipe_.train, resumed_.state), prepared_.evaluation.get());
     if (resumes_) {
@@ -130,8 +130,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
                       decisions_.frozen_row ? std::nullopt : decisions_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
-                      mesh_.world().coordinate_text() + " on " + host_name(), device_context_.device,
-                      print_warning_line);
+                      mesh_.world().coordinate_text() + " on " + host_name(), device_context_.device);
   const StepContext context{
       recipe_,        mesh_,        *prepared_.data, prepared_.evaluation.get(), *trainer_, *checkpoints_,    *batches_,
       journal_.get(), stop_request, start,           device_context_.peak,       profile,   prediction_.get()};
@@ -178,7 +177,7 @@ std::string Session::next_commands() const {
 }
 
 void Session::say(const std::string& line) const {
-  if (journal_) journal_->say(line);
+  if (journal_) log_info(line);
 }
 
 }  // namespace meshtrain

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "mesh/agree.h"
+#include "mesh/base/log.h"
 #include "mesh/base/size_text.h"
 #include "mesh/device/error_message.h"
 #include "runtime/program/run/describe_data.h"
@@ -189,7 +190,7 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
       run_.prediction->write();
     }
   }
-  if (const std::string line = stragglers_.note(ranks); !line.empty()) warn("warning: " + line);
+  if (const std::string line = stragglers_.note(ranks); !line.empty()) log_warning(line);
   return has_ended;
 }
 
@@ -217,7 +218,7 @@ void TrainingLoop::save_for_export() try {
   save();
   report(run_.checkpoints.finish());
 } catch (const AgreedError& error) {
-  warn(std::string("warning: ") + error.what());
+  if (run_.journal) log_error(error.what());
 }
 
 void TrainingLoop::report(const std::optional<WrittenCheckpoint>& written) {
@@ -226,11 +227,7 @@ void TrainingLoop::report(const std::optional<WrittenCheckpoint>& written) {
 }
 
 void TrainingLoop::say(const std::string& line) const {
-  if (run_.journal) run_.journal->say(line);
-}
-
-void TrainingLoop::warn(const std::string& line) const {
-  if (run_.journal) run_.journal->warn(line);
+  if (run_.journal) log_info(line);
 }
 
 std::string TrainingLoop::location() const {

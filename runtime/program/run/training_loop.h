@@ -90,7 +90,6 @@ class TrainingLoop {
   /// Returns the signal that has asked this rank to stop; 0 for train.time_limit, -1 when another rank was asked.
   int stop_signal() const;
   void say(const std::string& line) const;
-  void warn(const std::string& line) const;
 
   StepContext run_;
   TrainingState state_;

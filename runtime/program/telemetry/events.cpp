@@ -7,8 +7,8 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "mesh/base/files/late_write.h"
 #include "mesh/base/version.h"
-#include "runtime/program/telemetry/late_write.h"
 
 namespace meshtrain {
 namespace {

@@ -1,7 +1,6 @@
 #include "runtime/program/telemetry/goodput.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "mesh/base/files/output_file.h"
+#include "mesh/base/log.h"
 
 namespace meshtrain {
 namespace {
@@ -215,7 +215,7 @@ void GoodputFile::fail() const {
 
 void GoodputFile::warn(const std::exception& error) {
   if (std::exchange(is_warned_, true)) return;
-  spdlog::warn("warning: {}: where the time of this run goes is not kept", error.what());
+  log_warning(error.what() + std::string(": where the time of this run goes is not kept"));
 }
 
 }  // namespace meshtrain

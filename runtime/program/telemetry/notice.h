@@ -6,7 +6,7 @@ namespace meshtrain {
 
 /// A line for people, with its level in logs.
 struct Notice {
-  std::string line;  ///< begins with "warning: " when it is a warning
+  std::string line;
   bool is_warning = false;
 };
 

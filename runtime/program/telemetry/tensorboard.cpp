@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <isa-l/crc.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <bit>
@@ -14,6 +13,8 @@
 #include <protozero/pbf_writer.hpp>
 #include <system_error>
 #include <utility>
+
+#include "mesh/base/log.h"
 
 namespace meshtrain {
 namespace {
@@ -123,8 +124,8 @@ void TensorBoardFile::write(const std::string& event) {
 }
 
 void TensorBoardFile::warn(const std::string& problem) {
-  spdlog::warn("warning: train.tensorboard: {} cannot be written: {}: TensorBoard gets no more of this run",
-               file_.string(), problem);
+  log_warning("train.tensorboard: " + file_.string() + " cannot be written: " + problem +
+              ": TensorBoard gets no more of this run");
 }
 
 }  // namespace meshtrain

@@ -13,8 +13,8 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"
+#include "mesh/base/files/late_write.h"
 #include "mesh/device/aten.h"
-#include "runtime/program/telemetry/late_write.h"
 
 namespace meshtrain {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstdio>
 
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/base/log.h"
 #include "mesh/device/aten.h"
-#include "runtime/program/telemetry/error_line.h"
 #include "runtime/program/watch/flight_files.h"
 #include "runtime/program/watch/phase.h"
 
@@ -223,7 +223,7 @@ void Watch::look_for_stall() {
   if (!judges() && !stalls_.is_told()) return;
   const std::vector<RankSight> ranks = sights();
   const StallWatch::Decision decision = stalls_.look(ranks, *limits);
-  for (const std::string& line : decision.lines) print_warning_line(line);
+  for (const std::string& line : decision.lines) log_warning(line);
   if (decision.ended_after) append_stall_ended(static_cast<double>(*decision.ended_after) / 1e3);
   if (!decision.end.empty()) report_and_abort(meshtrain::failure_of(*decision.told, ranks, decision.end));
   if (decision.told) append_stalled(meshtrain::failure_of(*decision.told, ranks, decision.lines.back()));
@@ -362,9 +362,9 @@ void Watch::look_at_hosts() {
   }
   if (connections_->is_refused()) {
     const std::string tried = connections_->invitation().text();
-    print_warning_line(std::string(name_) + " on " + sight_self(name_).host.data() + " cannot reach rank 0 over TCP (" +
-                       (tried.empty() ? "rank 0 has no network" : "tried " + tried) +
-                       "): a loss of this host would not be noticed");
+    log_warning(std::string(name_) + " on " + sight_self(name_).host.data() + " cannot reach rank 0 over TCP (" +
+                (tried.empty() ? "rank 0 has no network" : "tried " + tried) +
+                "): a loss of this host would not be noticed");
   }
   for (auto& [rank, lost] : lost_) look_at(rank, lost);
   std::erase_if(lost_, [this](const auto& each) { return connections_->answers(each.first); });
@@ -374,7 +374,7 @@ void Watch::look_at(int rank, LostRank& lost) {
   const Clock::time_point now = Clock::now();
   if (connections_->answers(rank)) {
     if (!lost.is_reported) return;
-    print_error_line(std::string(lost.seen.name.data()) + " answers again");
+    log_warning(std::string(lost.seen.name.data()) + " answers again");
     append_answers(rank);
     return;
   }
@@ -384,7 +384,7 @@ void Watch::look_at(int rank, LostRank& lost) {
     std::fflush(stdout);
     if (turn < kMostReporters && !is_end_reported()) {
       const RankFailure failure = describe(rank, lost);
-      print_error_line(failure.message);
+      log_failure(failure.message);
       append_failed(failure);
     }
   }
@@ -434,7 +434,7 @@ void Watch::report_and_abort(const RankFailure& failure) {
   if (board_->may_report()) {
     send_end();
     std::fflush(stdout);
-    print_error_line(failure.message);
+    log_failure(failure.message);
     append_failed(failure);
     if (write_flights(sight())) await_flights();
   } else {

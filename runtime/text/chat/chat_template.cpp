@@ -48,7 +48,7 @@ std::string class_warning(const fs::path& folder, const json& config) {
   if ((name != "LlamaTokenizer" && name != "LlamaTokenizerFast") || legacy == true) return "";
   const json normalizer = read_if_there(folder / "tokenizer.json").value("normalizer", json());
   if (normalizer.dump().find("\"Prepend\"") == std::string::npos) return "";
-  return "warning: ids are those of " + (folder / "tokenizer.json").string() + ", whose normalizer begins each text " +
+  return "ids are those of " + (folder / "tokenizer.json").string() + ", whose normalizer begins each text " +
          "after a special token with a space; transformers 5 leaves it out, as tokenizer_config.json names the "
          "class " +
          name.get<std::string>();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include "mesh/base/files/file_lock.h"
 #include "mesh/base/files/file_reader.h"
 #include "mesh/base/files/output_file.h"
+#include "mesh/base/log.h"
 #include "runtime/text/prepare/sidecar_tokenizer.h"
 #include "runtime/training/data/token_file.h"
 #include "runtime/training/data/token_sidecar.h"
@@ -79,7 +79,7 @@ class PartsFolder {
     if (lock_->is_taken()) {
       throw InputError(folder_.string() + " is in use: another data prepare writes the same --out");
     }
-    if (!lock_->warning().empty()) std::fprintf(stderr, "%s\n", lock_->warning().c_str());
+    if (!lock_->warning().empty()) log_warning(lock_->warning());
     if (saved_settings() == settings) return;
     remove_files("lock");
     write_atomically(folder_ / "plan.json", settings);

@@ -1,7 +1,6 @@
 #include "runtime/training/checkpoint/checkpoint_disks.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <sstream>
 #include <system_error>
@@ -9,6 +8,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 
 namespace meshtrain {
 namespace {
@@ -151,7 +151,7 @@ std::vector<fs::path> CheckpointDisks::retire_on_host(std::vector<int64_t>& step
   RetiredCheckpoints retired = folder_.retire(steps, attempt_);
   steps = std::move(retired.steps);
   if (!retired.problem.empty() && !std::exchange(has_warned_, true)) {
-    warn("on " + host_name() + " cannot remove an old checkpoint: " + retired.problem);
+    log_warning("on " + host_name() + " cannot remove an old checkpoint: " + retired.problem);
   }
   return std::move(retired.folders);
 }
@@ -177,11 +177,6 @@ void CheckpointDisks::retire(int64_t keep_last, int64_t keep_every) {
 
 void CheckpointDisks::remove(int64_t step) const {
   if (acts()) remove_all({partial(step)});
-}
-
-void CheckpointDisks::warn(const std::string& line) const {
-  if (options_.warn) return options_.warn(line);
-  std::fprintf(stderr, "meshtrain: warning: %s\n", line.c_str());
 }
 
 }  // namespace meshtrain

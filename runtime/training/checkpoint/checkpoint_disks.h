@@ -18,8 +18,6 @@ struct DiskOptions {
   std::filesystem::path resumed = {};           ///< the checkpoint that rank 0 resumes from; empty without one
   bool has_begun = false;                       ///< rank 0: the run has begun, even if no checkpoint exists
   std::string other_folder = "another folder";  ///< words in messages for what a user may choose instead
-  /// Reports a line to people, on the rank that calls it; empty: the line is printed to stderr.
-  std::function<void(const std::string&)> warn = {};
 };
 
 /// The checkpoints of a run on the disks of its hosts. Hosts share one disk or have one each; every host has the same
@@ -59,8 +57,6 @@ class CheckpointDisks {
   const std::string& run() const { return run_; }
   /// Removes partial(step) from this rank's host. Throws nothing.
   void remove(int64_t step) const;
-  /// Reports `line` through DiskOptions::warn.
-  void warn(const std::string& line) const;
 
  private:
   void check_owner(const std::string& resumed) const;

@@ -97,16 +97,16 @@ Wording layout_warning(const SourceOptions& source, int64_t sequence_length, con
   for (int64_t first = record; first < tokens.size(); first += record) {
     if (tokens.index()->document_starts(first, first + 1).empty()) return "";
   }
-  return "warning: " + Key{key + ".layout"} + ": " + source.tokens.string() +
-         " is read as stream, but a document begins at every " + number(record) + " tokens (" +
-         Key{"train.sequence_length"} + " + 1), as in records: set " + Setting{key + ".layout", "records"};
+  return Key{key + ".layout"} + ": " + source.tokens.string() + " is read as stream, but a document begins at every " +
+         number(record) + " tokens (" + Key{"train.sequence_length"} + " + 1), as in records: set " +
+         Setting{key + ".layout", "records"};
 }
 
 Wording dtype_warning(const SourceOptions& source, const std::string& key) {
   if (read_sidecar(source.tokens)) return "";
   if (const std::optional<FileKind> kind = kind_of_no_tokens(source.tokens, source.dtype)) {
-    return "warning: " + Key{key + ".tokens"} + ": " + source.tokens.string() + " is read as " + source.dtype +
-           ", but looks like " + kind->name + ", not token ids: " + kind->advice + " if it is";
+    return Key{key + ".tokens"} + ": " + source.tokens.string() + " is read as " + source.dtype + ", but looks like " +
+           kind->name + ", not token ids: " + kind->advice + " if it is";
   }
   const std::optional<std::string> other = other_dtype(TokenFile(source.tokens, source.dtype));
   if (!other) return "";
@@ -118,8 +118,8 @@ Wording dtype_warning(const SourceOptions& source, const std::string& key) {
                                                              : "every second id is 0 or small";
   const Wording advice =
       *other == "int64" ? Wording(advice_on_int64()) : *other + ": set " + Setting{key + ".dtype", *other};
-  return "warning: " + Key{key + ".dtype"} + ": " + source.tokens.string() + " is read as " + source.dtype + ", but " +
-         found + ", as if it held " + advice + " if it does";
+  return Key{key + ".dtype"} + ": " + source.tokens.string() + " is read as " + source.dtype + ", but " + found +
+         ", as if it held " + advice + " if it does";
 }
 
 }  // namespace meshtrain

@@ -40,13 +40,13 @@ Wording mask_warning(const SourceOptions& source, const std::string& key) {
   if (!source.loss_mask.empty()) return "";
   const fs::path mask = mask_beside(source.tokens);
   if (mask.empty()) return "";
-  return "warning: " + Key{key + ".loss_mask"} + ": every label of " + source.tokens.string() + " counts, but " +
-         mask.string() + " says which do: set " + Setting{key + ".loss_mask", mask.string()};
+  return Key{key + ".loss_mask"} + ": every label of " + source.tokens.string() + " counts, but " + mask.string() +
+         " says which do: set " + Setting{key + ".loss_mask", mask.string()};
 }
 
 Wording documents_warning(const SourceOptions& source, const std::string& key) {
   if (source.documents == kDocumentsOfIndex || !are_packed(source) || has_one_each(source.tokens)) return "";
-  return "warning: " + Key{key + ".documents"} + ": " + source.tokens.string() +
+  return Key{key + ".documents"} + ": " + source.tokens.string() +
          " holds several samples in a sequence, and attention does not stay inside each, whose bounds are in " +
          MegatronIndex::path_of(source.tokens).string() + ": set " + Setting{key + ".documents", "index"};
 }

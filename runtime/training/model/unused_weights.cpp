@@ -44,8 +44,8 @@ std::vector<std::string> weight_warnings(const SafetensorsFolder& weights, const
   const std::string folder = weights.path().string();
   const auto warn = [&](const std::vector<std::string>& names, const std::string& one, const std::string& several) {
     if (names.empty()) return;
-    warnings.push_back("warning: " + counted(names.size(), "tensor") + " in " + folder +
-                       (names.size() == 1 ? one : several) + describe_names(names));
+    warnings.push_back(counted(names.size(), "tensor") + " in " + folder + (names.size() == 1 ? one : several) +
+                       describe_names(names));
   };
   const std::string rest = " not part of the model that its config.json describes, and not used: ";
   warn(unused, " is" + rest, " are" + rest);

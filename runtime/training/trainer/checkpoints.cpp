@@ -7,6 +7,7 @@
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/files/output_file.h"
+#include "mesh/base/log.h"
 #include "mesh/device/aten.h"
 #include "mesh/host_map.h"
 #include "runtime/training/checkpoint/manifest_writer.h"
@@ -90,7 +91,7 @@ void Checkpoints::await_disk() const {
   while (!done_within(slow_write())) {
     const std::string name = stage_ == Stage::Pieces ? file_of(world_.rank()) : kManifest;
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    disks_.warn(world_.coordinate_text() + " on " + host_name() + ": still writing " +
+    log_warning(world_.coordinate_text() + " on " + host_name() + ": still writing " +
                 (disks_.partial(head_.state.step) / name).string() + " after " +
                 std::to_string(std::lround(time.count())) + " s");
   }

@@ -1,13 +1,13 @@
 #include "runtime/training/trainer/saving.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <system_error>
 #include <utility>
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "mesh/host_map.h"
@@ -92,10 +92,8 @@ void warn_of_abandoned(const CheckpointFolder& folder) {
   const std::vector<int64_t> steps = folder.abandoned();
   if (steps.empty()) return;
   const std::string name = folder.step(*std::ranges::max_element(steps)).filename().string();
-  std::fprintf(stderr,
-               "meshtrain: warning: %s has abandoned checkpoints only, so nothing is resumed: rename abandoned-%s to "
-               "%s to resume from it\n",
-               folder.folder().c_str(), name.c_str(), name.c_str());
+  log_warning(folder.folder().string() + " has abandoned checkpoints only, so nothing is resumed: rename abandoned-" +
+              name + " to " + name + " to resume from it");
 }
 
 }  // namespace

@@ -76,10 +76,9 @@ TEST(Machine, SaysWhatOneIsWhereAFileIsNone) {
 TEST(Machine, MeasurementsThatScatterAreWarnedAbout) {
   EXPECT_EQ(scatter_warning({}), "");
   EXPECT_EQ(scatter_warning({0.9, 0.1, 0.05}), "");
-  EXPECT_EQ(
-      scatter_warning({0.9, 0.4, 0.05}),
-      "warning: measurements scatter: repetitions of the same one differ by 40 % in the median of all 3: something "
-      "else uses this machine; measure again when it is idle");
+  EXPECT_EQ(scatter_warning({0.9, 0.4, 0.05}),
+            "measurements scatter: repetitions of the same one differ by 40 % in the median of all 3: something "
+            "else uses this machine; measure again when it is idle");
 }
 
 TEST(Machine, SaysWhatIsWrongWithAFile) {

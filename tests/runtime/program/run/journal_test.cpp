@@ -60,7 +60,7 @@ TEST_F(JournalTest, SaysWhereItResumesWhatHasChangedAndWhichLinesAreLost) {
   journal.announce(ResumePoint{.state = {.step = 6},
                                .folder = checkpoint("step-00000006"),
                                .changes = {"train.steps: 8, was 6"},
-                               .warning = "warning: the rate moves",
+                               .warning = "the rate moves",
                                .seconds = 0.25,
                                .set_aside = {7}});
   for (const std::string& line :
@@ -110,7 +110,8 @@ TEST_F(JournalTest, TakesOverTheFilesOfAnOlderVersion) {
   write_file(run_dir / "log.txt", "earlier\n");
   write_file(run_dir / "plan.yaml", "mesh:\n  dp: 2\n");
   write_file(run_dir / "plan.json", "{}");
-  open({}, /*last_step=*/1).say("later");
+  open({}, /*last_step=*/1);
+  log_info("later");
   EXPECT_TRUE(console().starts_with("earlier\n") && console().ends_with(" info: later\n")) << console();
   EXPECT_TRUE(has(content(run_dir / "decisions.yaml"), "\n  dp: 1\n")) << "of this start";
   EXPECT_EQ(content(run_dir / "forecast.json"), "{}");

@@ -103,7 +103,7 @@ TEST_F(ResumeTest, WarnsWhenOtherStepsMoveTheSchedule) {
   const std::string cosine = "schedule={name: cosine, min_ratio: 0.1}";
   const fs::path saved = save(4, {cosine, "train.steps=6"});
   EXPECT_EQ(candidate(saved, {cosine, "train.steps=12"}, 12).point.warning,
-            "warning: schedule.name: cosine is spread over train.steps, now 12 instead of 6: step 5 gets a learning "
+            "schedule.name: cosine is spread over train.steps, now 12 instead of 6: step 5 gets a learning "
             "rate of 0.00775 instead of 0.00325; schedule.total_steps: 6 keeps the earlier schedule");
   const std::string moved = candidate(saved, {cosine, "train.steps=6", "schedule.total_steps=12"}, 6).point.warning;
   EXPECT_TRUE(has(moved, " over schedule.total_steps, now 12 instead of 6: step 5 gets ")) << moved;

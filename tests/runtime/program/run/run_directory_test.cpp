@@ -63,7 +63,7 @@ TEST(DiskNotice, OnlyWarnsWhereUnfinishedCheckpointsMayFillTheDisk) {
   EXPECT_THROW(disk_notice(recipe, decisions, checkpoints, 0, 1), InputError);
   std::filesystem::create_directories(checkpoints.partial(1, "killed"));
   const Notice notice = disk_notice(recipe, decisions, checkpoints, 0, 1);
-  EXPECT_TRUE(notice.is_warning && notice.line.starts_with("warning: 4 checkpoints of ")) << notice.line;
+  EXPECT_TRUE(notice.is_warning && notice.line.starts_with("4 checkpoints of ")) << notice.line;
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/base/log.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/run/run.h"
 #include "runtime/program/run/run_directory.h"
-#include "runtime/program/telemetry/error_line.h"
 #include "runtime/program/telemetry/events.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/files.h"
@@ -30,7 +29,7 @@ class RunFolder : public ::testing::Test {
  protected:
   using Words = std::vector<std::string>;
 
-  RunFolder() : logger_(spdlog::default_logger()) {
+  RunFolder() {
     std::string tokens;
     for (int i = 0; i < 100 * 17; ++i) tokens += static_cast<char>(i % 50);
     write_file(path("tokens.bin"), tokens);
@@ -47,9 +46,8 @@ device: cpu
   /// Clears the state that a run leaves in the process: its log, its events and its injected faults.
   ~RunFolder() override {
     inject_faults("");
-    keep_error_lines_in({});
+    close_log();
     keep_events_in({}, {});
-    spdlog::set_default_logger(logger_);
   }
 
   std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
@@ -111,7 +109,6 @@ device: cpu
   static RunOptions resumed() { return {.run_dir = {}, .resume = true}; }
 
  private:
-  std::shared_ptr<spdlog::logger> logger_;
   ScratchFolder folder_;
 
  protected:

@@ -134,7 +134,7 @@ TEST_F(TrainingLoopTest, ACheckpointThatWasNotAskedForPreventsNoExport) {
     const fs::path weights = path("weights" + std::to_string(fault.size()));
     inject_faults(fault);
     EXPECT_EQ(train({"train.export=" + weights.string()}), RunEnd::Done);
-    EXPECT_TRUE(has(log, " warning: ") && has(log, has(fault, "EIO") ? ": Input/output" : ": Disk quota")) << log;
+    EXPECT_TRUE(has(log, " error: ") && has(log, has(fault, "EIO") ? ": Input/output" : ": Disk quota")) << log;
     EXPECT_TRUE(fs::exists(weights / "model.safetensors"));
   }
 }

@@ -120,7 +120,7 @@ TEST_F(KindOfFile, IsRefusedOrWarnedAboutWithoutASidecar) {
   source.tokens = file_;
   source.dtype = "uint16";
   EXPECT_EQ(dtype_warning(source, "data").text(),
-            "warning: data.tokens: " + file_.string() +
+            "data.tokens: " + file_.string() +
                 " is read as uint16, but looks like text, not token ids: make tokens of it with meshtrain data prepare "
                 "--text " +
                 file_.string() + " if it is");

@@ -61,13 +61,13 @@ TEST_F(UnusedWeights, AreNamedByLayerInOneShortLine) {
   EXPECT_EQ(described(), "") << "transformers ignores them in silence";
   more["model.layers.0.self_attn.q_proj.bias"] = at::ones({16});
   open("llama", more);
-  EXPECT_EQ(described(), "warning: 1 tensor in " + folder().string() +
+  EXPECT_EQ(described(), "1 tensor in " + folder().string() +
                              " is not part of the model that its config.json describes, and not used: "
                              "model.layers.0.self_attn.q_proj.bias");
   more["model.layers.1.self_attn.q_proj.bias"] = at::ones({16});
   more["score.weight"] = at::ones({1, 16});
   open("llama", more);
-  EXPECT_EQ(described(), "warning: 3 tensors in " + folder().string() +
+  EXPECT_EQ(described(), "3 tensors in " + folder().string() +
                              " are not part of the model that its config.json describes, and not used: "
                              "model.layers.[0-1].self_attn.q_proj.bias, score.weight");
   for (int layer = 2; layer < 200; ++layer) {
@@ -77,7 +77,7 @@ TEST_F(UnusedWeights, AreNamedByLayerInOneShortLine) {
     }
   }
   open("llama", more);
-  EXPECT_TRUE(has(described(), "warning: 2,379 tensors in ")) << described();
+  EXPECT_TRUE(has(described(), "2,379 tensors in ")) << described();
   EXPECT_TRUE(has(described(), "model.layers.[2-199].part0") && has(described(), ", and 6 more names")) << described();
   EXPECT_LT(described().size(), 1300u);
 }
@@ -151,7 +151,7 @@ TEST_F(UnusedWeights, ATensorInTwoFilesIsNamed) {
   write_file(folder() / "model.safetensors.index.json",
              "{\"weight_map\": {" + listed + ", \"b\": \"other.safetensors\"}}");
   EXPECT_TRUE(
-      has(described(), "warning: 1 tensor in " + folder().string() +
+      has(described(), "1 tensor in " + folder().string() +
                            " is in two files, and read from the one that the index lists, where others take the "
                            "last: model.norm.weight"))
       << described();

@@ -1,4 +1,4 @@
-#include "runtime/program/telemetry/late_write.h"
+#include "mesh/base/files/late_write.h"
 
 #include <fcntl.h>
 #include <unistd.h>
