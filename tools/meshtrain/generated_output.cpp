@@ -111,9 +111,9 @@ void GeneratedOutput::print(size_t index, const Done& done) const {
 
 void tell_total(size_t num_texts, size_t num_tokens, double seconds, int num_rows) {
   const double rate = static_cast<double>(num_tokens) / std::max(seconds, 1e-9);
-  const std::string line = fmt::format("{} on {} dp ranks: {} in {:.3f} s ({:.1f} tok/s)\n", counted(num_texts, "text"),
+  const std::string line = fmt::format("{} on {} dp ranks: {} in {:.3f} s ({:.1f} tok/s)", counted(num_texts, "text"),
                                        num_rows, counted(num_tokens, "token"), seconds, rate);
-  std::fputs(line.c_str(), stderr);
+  log_info(line);
 }
 
 }  // namespace meshtrain
