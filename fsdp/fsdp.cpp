@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -117,6 +118,17 @@ struct Fsdp::State {
   std::optional<WatchedUses> backward_uses;
   std::optional<size_t> current;  // the unit in use in this forward or backward; never one with whole_step
   std::set<size_t> used;          // units of this forward
+
+  /// Waits for gathers that shard_changed() has started and nobody has used, unless an error ends this.
+  ~State() {
+    if (std::uncaught_exceptions() > 0) return;
+    try {
+      gathering.settle();
+    } catch (const std::exception&) {  // whoever uses the group next learns it
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   void enter(const char* pass, size_t unit) const {
     FlightRecorder::own().set_work(std::string(pass) + " of " + units[unit].name());

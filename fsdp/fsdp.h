@@ -17,6 +17,7 @@ namespace meshtrain {
 /// A step:   begin_step();
 ///           for each micro-batch { loss = ... run(unit, forward) ...;
 ///                                  begin_backward(last); loss.backward(...); end_backward(); }
+///           finish_copies();  // when shards are offloaded
 ///           change shard_values() from shard_gradients() of every buffer; shards_changed();
 ///
 /// A unit's parameters may be used only between the input and the output of its forward in run(), unless the unit is

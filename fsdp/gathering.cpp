@@ -56,6 +56,13 @@ void Gathering::start_offloaded(const FlatBuffer& buffer, UnitGather& gather) {
   transfer_->then([&] { gather.works.push_back(group_.all_gather(full, own)); });
 }
 
+void Gathering::settle() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (gathers_[unit].state != State::Coming) continue;
+    need(unit);
+  }
+}
+
 void Gathering::finish_copies() {
   if (transfer_) transfer_->finish();
 }
@@ -153,7 +160,9 @@ void Gathering::make_stale(size_t unit, const ShardChange& change) {
   const bool apart =
       std::any_of(buffers.begin(), buffers.end(), [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
   if (group_.size() > 1 || apart) gathers_[unit].state = State::Away;
-  gathers_[unit].stale = !change.rounded || (memory_.is_reused() && !transfer_);
+  // A step that is skipped does not round what was stale before it.
+  const bool was_stale = transfer_ && gathers_[unit].stale;
+  gathers_[unit].stale = !change.rounded || (memory_.is_reused() && !transfer_) || was_stale;
 }
 
 void Gathering::unit_changed(size_t unit, bool rounded) {

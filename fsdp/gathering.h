@@ -42,6 +42,8 @@ class Gathering {
   bool need(size_t unit);
   void let_go(size_t unit);
 
+  /// Waits for the gathers that are under way.
+  void settle();
   /// Returns when no copy reads offloaded shards any more: the host may change them.
   void finish_copies();
   /// Returns the bytes of offloaded shards copied to the device so far.

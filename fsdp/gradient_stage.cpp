@@ -58,6 +58,11 @@ at::Tensor GradientStage::gradients(size_t unit, const FlatBuffer& buffer) {
   return view(slot, *std::ranges::find(parts, &buffer, &Part::buffer));
 }
 
+void GradientStage::forget() {
+  for (const auto& [unit, slot] : entered_) free_.push_back(slot);
+  entered_.clear();
+}
+
 void GradientStage::leave(size_t unit, const OnReduced& on_reduced) {
   Slot& slot = slot_of(unit);
   for (const Part& part : parts_[unit]) {

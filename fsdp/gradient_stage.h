@@ -29,6 +29,8 @@ class GradientStage {
   at::Tensor gradients(size_t unit, const FlatBuffer& buffer);
   /// Starts to copy the unit's shards to the host. `on_reduced` gets them before; may be empty.
   void leave(size_t unit, const OnReduced& on_reduced);
+  /// Takes the memory back from all units: of a backward that has thrown.
+  void forget();
   /// Returns when the host has all gradients.
   void finish() { transfer_.finish(); }
 

@@ -137,7 +137,8 @@ int64_t ShardMemory::host_bytes() const {
 at::Tensor ShardMemory::zeros(int64_t numel, const at::TensorOptions& options) const {
   const at::Device device = options.device();
   const bool on_host = host_bytes_ && is_gpu(device);
-  if (numel == 0 || (!file_ && !on_host)) return at::zeros({numel}, options);
+  if (numel == 0) return at::zeros({0}, leaves(device) && !device.is_meta() ? options.device(at::kCPU) : options);
+  if (!file_ && !on_host) return at::zeros({numel}, options);
   const int64_t bytes = full_pages(numel * static_cast<int64_t>(options.dtype().itemsize()));
   const at::ScalarType dtype = at::typeMetaToScalarType(options.dtype());
   if (on_host) *host_bytes_ += bytes;
@@ -145,7 +146,7 @@ at::Tensor ShardMemory::zeros(int64_t numel, const at::TensorOptions& options) c
     if (file_) file_->count(bytes);
     return uncounted_meta(numel, dtype);
   }
-  if (on_host) return pinned_zeros(numel, dtype, device);
+  if (on_host) return pinned_zeros(numel, dtype, device, ", or give parallel.fsdp.offload.to: disk");
   const int64_t offset = file_->reserve(bytes);
   void* address =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_->descriptor(), offset);

@@ -27,7 +27,7 @@ ShardTransfer::ShardTransfer(const std::vector<Unit>& units, const ShardMemory& 
       most = std::max(most, static_cast<int64_t>(buffer.shard_values().nbytes()));
     }
   }
-  for (Buffer& buffer : buffers_) buffer.memory = pinned_zeros(most, at::kByte, device);
+  for (Buffer& buffer : buffers_) buffer.memory = pinned_zeros(most, at::kByte, device, "");
 }
 
 void ShardTransfer::release(Buffer& buffer) {

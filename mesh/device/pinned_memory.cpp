@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -26,14 +27,14 @@ struct PinnedPages {
 
 void free_pages(void* context) {
   const std::unique_ptr<PinnedPages> pages(static_cast<PinnedPages*>(context));
+  if (std::uncaught_exceptions() > 0) return;  // the device may never finish: the process ends, and the pages with it
   open_cuda_plugin().unpin(pages->address);
   ::munmap(pages->address, pages->bytes);
 }
 
-[[noreturn]] void fail(int64_t bytes, const std::string& problem) {
-  throw std::runtime_error("offload to host: cannot pin " + size_text(bytes) + " of host memory: " + problem +
-                           ": free memory or raise the job's limit of it (and ulimit -l), or give "
-                           "parallel.fsdp.offload.to: disk");
+[[noreturn]] void fail(int64_t bytes, const std::string& problem, const std::string& remedy) {
+  throw std::runtime_error("cannot pin " + size_text(bytes) + " of host memory: " + problem +
+                           ": free memory or raise the job's limit of it (and ulimit -l)" + remedy);
 }
 
 /// Prefers the memory of a NUMA node for pages that nobody has touched yet. Without effect where the system refuses.
@@ -52,18 +53,18 @@ at::Tensor uncounted_meta(int64_t numel, at::ScalarType dtype) {
   return tensor;
 }
 
-at::Tensor pinned_zeros(int64_t numel, at::ScalarType dtype, at::Device device) {
+at::Tensor pinned_zeros(int64_t numel, at::ScalarType dtype, at::Device device, const std::string& remedy) {
   const auto options = at::TensorOptions(at::kCPU).dtype(dtype);
   if (numel == 0) return at::empty({0}, options);
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t bytes = (static_cast<size_t>(numel) * c10::elementSize(dtype) + page - 1) / page * page;
   void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) fail(static_cast<int64_t>(bytes), std::strerror(errno));
+  if (address == MAP_FAILED) fail(static_cast<int64_t>(bytes), std::strerror(errno), remedy);
   CudaPlugin& plugin = open_cuda_plugin();
   prefer_node(address, bytes, plugin.numa_node(device.index()));
   if (const std::string problem = plugin.pin(address, bytes); !problem.empty()) {
     ::munmap(address, bytes);
-    fail(static_cast<int64_t>(bytes), problem);
+    fail(static_cast<int64_t>(bytes), problem, remedy);
   }
   const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
                              c10::DataPtr(address, new PinnedPages{address, bytes}, &free_pages, at::kCPU),

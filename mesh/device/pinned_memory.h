@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 
 namespace meshtrain {
 
@@ -14,6 +15,7 @@ at::Tensor uncounted_meta(int64_t numel, at::ScalarType dtype);
 /// memory is pinned, page-aligned, and lies on the GPU's NUMA node where the system says which that is. Freed with the
 /// last tensor of this storage, when no copy uses it any more. Allocate it before training: it takes long. Throws
 /// std::runtime_error when the system has no room, or refuses to pin.
-at::Tensor pinned_zeros(int64_t numel, at::ScalarType dtype, at::Device device);
+/// The message ends with `remedy`.
+at::Tensor pinned_zeros(int64_t numel, at::ScalarType dtype, at::Device device, const std::string& remedy);
 
 }  // namespace meshtrain

@@ -60,6 +60,12 @@ class Library(unittest.TestCase):
             self.assertNotIn(f"include/meshtrain/{folder}", read)
             self.assertFalse((self.root / "prefix/include/meshtrain" / folder).exists(), folder)
 
+    def test_the_logger_is_hidden(self):
+        # A program with another version of spdlog would else share its functions with the library.
+        names = run("nm", "--dynamic", "--defined-only", self.root / "prefix/lib/libmeshtrain.so")
+        self.assertIn("meshtrain11log_warning", names)
+        self.assertNotIn("spdlog", names)
+
     def test_the_installation_names_no_folder_of_this_machine(self):
         library = self.root / "prefix/lib/libmeshtrain.so"
         self.assertNotRegex(run("readelf", "-d", library), "RPATH|RUNPATH")

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
+#include <utility>
 
 #include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
@@ -162,6 +164,15 @@ TEST(SublayerUnits, AreAttentionAndFeedForwardWithTheirNorms) {
             (std::vector<std::string>{block + "pre_feedforward_layernorm.weight", block + "mlp.gate_proj.weight",
                                       block + "mlp.up_proj.weight", block + "mlp.down_proj.weight",
                                       block + "post_feedforward_layernorm.weight"}));
+}
+
+TEST(SublayerUnits, RefuseToBeOfSeveralBlocks) {
+  const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
+  Recipe recipe = uneven_recipe("no_shard", 1, false);
+  recipe.parallel.mesh.clear();
+  Decisions decisions = resolve(recipe, mesh.layout());
+  decisions.units.layers = 2;
+  EXPECT_THROW(parallelize(decisions, {}, mesh, at::kCPU, [](const Parameter&) {}), std::invalid_argument);
 }
 
 TEST(SublayerUnits, HoldTheBytesOfTheFormulas) {

@@ -1,6 +1,6 @@
 #include "tools/meshtrain/generated_output.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,9 +77,9 @@ void GeneratedOutput::end(size_t index, const std::vector<int64_t>& prompt, cons
     return;
   }
   done_.emplace(index, Done{prompt, generated});
-  for (auto next = done_.find(next_); next != done_.end(); next = done_.find(++next_)) {
-    print(next_, next->second);
-    done_.erase(next);
+  for (; !done_.empty() && done_.begin()->first == next_; ++next_) {
+    print(next_, done_.begin()->second);
+    done_.erase(done_.begin());
   }
 }
 

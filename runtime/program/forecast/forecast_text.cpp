@@ -188,7 +188,9 @@ std::string offload_note(const MeshForecast& mesh) {
   const std::string kept =
       offload.host > 0 ? size_text(offload.host) + " in host memory" : size_text(offload.disk) + " on disk";
   const std::string copied = offload.copied > 0 ? ", " + size_text(offload.copied) + " copied a step" : "";
-  return wrapped(words_of("offloaded: " + kept + copied), "      ");
+  const std::string untimed =
+      copied.empty() || !mesh.forecast.step.time ? "" : "; the time has neither copies nor updates";
+  return wrapped(words_of("offloaded: " + kept + copied + untimed), "      ");
 }
 
 /// Returns the first of many, and how many more there are.

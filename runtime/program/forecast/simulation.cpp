@@ -88,7 +88,8 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
       share_of(units.gradients, host_ranks) + share_of(units.shard_gradients, host_ranks) + fsdp.stage_bytes();
   memory.optimizer = elsewhere ? 0 : optimizer_bytes(trainer);
   memory.activations = at_peak[MetaMemory::kForward];
-  memory.temporaries = at_peak[MetaMemory::kBackward] + at_peak[MetaMemory::kUpdate];
+  // The host updates offloaded shards, with temporaries of its own.
+  memory.temporaries = at_peak[MetaMemory::kBackward] + (fsdp.is_offloaded() ? 0 : at_peak[MetaMemory::kUpdate]);
   memory.exchange = windows.exchange();
   const int64_t kept = at_peak[MetaMemory::kKept] + windows.own() + windows.common() / host_ranks;
   memory.inputs = kept - memory.gathered - memory.parameters - memory.gradients - memory.optimizer;

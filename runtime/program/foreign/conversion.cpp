@@ -186,7 +186,7 @@ void Conversion::need_filled_in(const std::string& key, std::initializer_list<co
 }
 
 void Conversion::offload_to_host() {
-  set("parallel.fsdp.offload.to", std::string("host"), "of CPU ranks alone: leave it out on GPUs");
+  set("parallel.fsdp.offload.to", std::string("host"), "in host memory beside a GPU; moves nothing on CPU ranks");
 }
 
 void Conversion::need_of_script(const std::string& in_script) {

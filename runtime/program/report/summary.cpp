@@ -1,6 +1,6 @@
 #include "runtime/program/report/summary.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include "runtime/program/report/facts.h"
 #include "runtime/program/report/step_time.h"

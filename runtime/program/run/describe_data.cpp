@@ -1,6 +1,6 @@
 #include "runtime/program/run/describe_data.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "runtime/program/run/journal.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include <exception>
 #include <nlohmann/json.hpp>

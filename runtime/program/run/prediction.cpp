@@ -36,7 +36,7 @@ std::string Prediction::text() const {
 
 std::string Prediction::rates() const {
   std::string text = ", " + size_text(step_.sent_bytes()) + " sent a step";
-  if (step_.offload.copied > 0) text += ", " + size_text(step_.offload.copied) + " copied from and to the host";
+  if (step_.offload.copied > 0) text += ", " + size_text(step_.offload.copied) + " copied between host and GPU";
   if (step_.time) text += ", " + seconds_text(step_.time->total()) + " a step";
   return text;
 }

@@ -143,6 +143,14 @@ MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, For
   throw InputError(text + " (meshtrain plan compares meshes)");
 }
 
+void check_offload_memory(int64_t each, int64_t ranks, int64_t free) {
+  if (each <= free / ranks) return;
+  throw InputError("parallel.fsdp.offload.to", "host keeps " + size_text(each) + " of a rank in the host's memory, " +
+                                                   size_text(each * ranks) + " of " + counted(ranks, "rank") +
+                                                   ", but this host has " + size_text(free) +
+                                                   " free: use more hosts, or offload to disk");
+}
+
 std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const ForecastRequest& request) try {
   return memory_remedies(recipe, layout, request);
 } catch (const std::exception&) {  // no forecast is possible, or there is no memory for one

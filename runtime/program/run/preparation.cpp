@@ -111,6 +111,9 @@ void Preparation::forecast_step(const RunOptions& options) try {
   const Machine* machine = options.machine.get();
   forecast = mesh ? RunForecast{forecast_rank(decisions, request.hosts, /*rank=*/0, machine)}
                   : meshtrain::forecast(decisions, request.hosts, machine);
+  if (mesh) {
+    check_offload_memory(forecast->step.offload.host, request.hosts.ranks_per_host, available_host_memory());
+  }
   memory = memory_notice(recipe, decisions, request, forecast->step.memory().total(), /*measured=*/mesh != nullptr);
 } catch (const InputError&) {
   throw;

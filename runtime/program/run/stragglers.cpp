@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 namespace meshtrain {
 

@@ -1,6 +1,6 @@
 #include "runtime/program/telemetry/console.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "runtime/program/verify/report.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 

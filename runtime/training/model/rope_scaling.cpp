@@ -1,6 +1,6 @@
 #include "runtime/training/model/rope_scaling.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>

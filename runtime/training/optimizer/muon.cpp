@@ -33,7 +33,6 @@ int64_t sum(const std::vector<int64_t>& counts) {
 Muon::Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
            const std::optional<StochasticRounding>& rounding)
     : Optimizer(groups), options_(options), others_(options, groups, rounding) {
-  others_.become_part();
   for (const ParameterGroup& group : groups) parts_.emplace_back(options, group);
 }
 

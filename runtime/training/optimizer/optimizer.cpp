@@ -21,8 +21,15 @@ Optimizer::Optimizer(const std::vector<ParameterGroup>& groups)
 }
 
 void Optimizer::updated_before(const FlatBuffer* next) {
-  if (is_part_) return;
-  for (; num_updated_ < trained_.size() && trained_[num_updated_].buffer != next; ++num_updated_) {
+  if (!reports_) return;
+  const auto begin = trained_.begin() + static_cast<ptrdiff_t>(num_updated_);
+  const auto end = next == nullptr ? trained_.end()
+                                   : std::find_if(begin, trained_.end(),
+                                                  [&](const TrainedBuffer& each) { return each.buffer == next; });
+  if (next != nullptr && end == trained_.end()) {
+    throw std::logic_error("an optimizer updates buffers in another order than that of trainable_buffers()");
+  }
+  for (const auto last = static_cast<size_t>(end - trained_.begin()); num_updated_ < last; ++num_updated_) {
     trained_[num_updated_].fsdp->shard_changed(*trained_[num_updated_].buffer, rounds());
   }
 }

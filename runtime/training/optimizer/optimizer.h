@@ -57,16 +57,16 @@ class Optimizer {
   /// corrections.
   virtual void resume(int64_t num_steps);
 
-  /// Makes this a part of another optimizer, which updates more: buffers are complete only when all parts have updated
-  /// them.
-  void become_part() { is_part_ = true; }
+  /// Lets updates report buffers that have their new values (Fsdp::shard_changed()), so that offloaded ones go to the
+  /// device while the next are updated. Call it for the optimizer that all updates belong to, not for parts of it.
+  void report_updates() { reports_ = true; }
 
  protected:
   /// Performs the update of step(), which has counted it already.
   virtual void update(const UpdateInputs& inputs) = 0;
-  /// Reports that the trained buffers before `next` have their new values, in the order of trainable_buffers():
-  /// offloaded ones go to the device while the next are updated. nullptr: all have. An update calls it in this order,
-  /// with every buffer that it updates, or not at all.
+  /// Reports that the trained buffers before `next`, in the order of trainable_buffers(), have their new values;
+  /// nullptr: all have. An update calls it with every buffer that it updates, in this order, or not at all. Throws
+  /// std::logic_error when `next` comes earlier in that order.
   void updated_before(const FlatBuffer* next);
   /// Returns num_steps() as a scalar on the device, fp32 as LibTorch's optimizers have it.
   const at::Tensor& count() const { return count_; }
@@ -78,15 +78,16 @@ class Optimizer {
   };
 
   std::vector<TrainedBuffer> trained_;
-  bool is_part_ = false;
+  bool reports_ = false;
   size_t num_updated_ = 0;  // buffers of trained_ that this update has reported
   at::Tensor count_;
 };
 
 /// Returns zeros for the state of `values`, which belong to `group`.
 inline at::Tensor zero_state(const OptimizerOptions& options, const ParameterGroup& group, const at::Tensor& values) {
+  const at::TensorOptions parameters = group.fsdp->units().front().buffers().front().values().options();
   return group.fsdp->shard_memory().zeros(values.numel(),
-                                          values.options().dtype(options.state_dtype.value_or(values.scalar_type())));
+                                          parameters.dtype(options.state_dtype.value_or(values.scalar_type())));
 }
 
 /// A function that makes an optimizer over the trainable buffers of `groups`, which must outlive the optimizer.

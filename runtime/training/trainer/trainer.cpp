@@ -29,7 +29,16 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
   if (options.rounding_seed) rounding.emplace(*options.rounding_seed);
   optimizer_ = make(options.optimizer, groups_, rounding);
   if (scales_loss_) loss_scale_ = LossScale(*options.loss_scale);
-  if (groups_.front().fsdp->is_offloaded()) watch_leaving_gradients();
+  const bool is_offloaded = groups_.front().fsdp->is_offloaded();
+  for (const ParameterGroup& group : groups_) {
+    if (group.fsdp->is_offloaded() == is_offloaded) continue;
+    throw std::invalid_argument(
+        "shards of some parts of the model are offloaded, those of others are not: give all parts the same "
+        "FsdpOptions::memory");
+  }
+  if (!is_offloaded) return;
+  optimizer_->report_updates();
+  watch_leaving_gradients();
 }
 
 void Trainer::watch_leaving_gradients() {
@@ -102,7 +111,7 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
   if (!as_graph) {
     const ComputeTimer timer;
     update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
-    if (device_.is_cpu() || leaving_) outcome.optimizer_seconds = timer.seconds();
+    if (device_.is_cpu()) outcome.optimizer_seconds = timer.seconds();
   }
   if (graph_ && !measure) limit_graph();  // on all ranks: samples of some may have documents, which no graph takes
   if (measure) outcome.parameters = meter_->after_update();

@@ -26,11 +26,13 @@ namespace meshtrain {
 /// function.
 class Trainer {
  public:
-  /// `parts`: the parts that this rank computes, at least one. `index`: the parameters of the complete model, including
-  /// those of `parts` (index_of()). `make`: makes the optimizer. Throws InputError when no optimizer has the name in
-  /// `options`. Not collective. `mesh` must outlive this.
+  /// `parts`: the parts that this rank computes, at least one, with shards in one kind of memory. `index`: the
+  /// parameters of the complete model, including those of `parts` (index_of()). `make`: makes the optimizer. Throws
+  /// InputError when no optimizer has the name in `options`. Not collective. `mesh` must outlive this.
   Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
           const OptimizerFactory& make = make_optimizer);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   /// Lets each later step() run as a graph when possible: a step that measures does not, nor does a step with several
   /// documents in a sample. All ranks must call it, and StepGraph::hindrance() must be empty. `graph`: a graph of the

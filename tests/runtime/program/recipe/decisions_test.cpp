@@ -29,7 +29,7 @@ TEST(Decisions, NoShardIsTheDefaultUnderTensorParallel) {
 }
 
 TEST(Decisions, UnitsAreBlocksUnlessTheRecipeDividesThem) {
-  Recipe recipe = recipe_of();
+  Recipe recipe = fitting_recipe();
   EXPECT_FALSE(resolve(recipe, mesh(2, 1, 1)).units.sublayers);
   recipe.parallel.fsdp.unit_layers = 2;
   EXPECT_EQ(resolve(recipe, mesh(2, 1, 1)).units.layers, 2);

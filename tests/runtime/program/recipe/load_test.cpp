@@ -61,7 +61,8 @@ model: {family: llama, hidden_size: 64, intermediate_size: 96, num_hidden_layers
         rope_scaling: {rope_type: llama3, factor: 32, low_freq_factor: 1, high_freq_factor: 4,
                        original_max_position_embeddings: 128},
         rms_norm_eps: 1e-5, initializer_range: 0.01, tie_word_embeddings: true, attention_bias: true, mlp_bias: True}
-parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard, unit: sublayer, offload: {to: disk, path: shards}},
+parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard, unit: sublayer,
+           offload: {to: disk, path: shards}},
            sequence_parallel: off, nccl_user_buffers: true,
            context: {algorithm: all_gather, layout: zigzag}, backend: mpi}
 data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true,
