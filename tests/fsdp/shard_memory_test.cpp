@@ -83,8 +83,13 @@ TEST_F(ShardMemoryOnDisk, LeavesMemoryAlone) {
   set_aside(at::Tensor(tensor).narrow(0, 5, 10));
   EXPECT_EQ(tensor.sum().item<float>(), kShardNumel);
   EXPECT_EQ(ShardMemory().zeros(4, at::kFloat).sum().item<float>(), 0);
+}
+
+// A forecast asks how much would lie there.
+TEST_F(ShardMemoryOnDisk, CountsWhatTheMetaDeviceWouldTakeAndTakesNothing) {
   EXPECT_TRUE(memory.zeros(kShardNumel, at::device(at::kMeta).dtype(at::kFloat)).is_meta());
-  EXPECT_EQ(memory.disk_bytes(), 0);
+  EXPECT_EQ(memory.disk_bytes(), kShardBytes);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "not even the file is made";
 }
 
 TEST_F(ShardMemoryOnDisk, SaysAtOnceThatTheDiskIsTooSmall) {
