@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "mesh/agree.h"
 #include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
@@ -200,7 +202,7 @@ TEST(GenerateRows, RanksOfAHostHoldTheWeightsOnce) {
 }
 
 // The row of the last prompt fails at its third token; the others are computing, or have no prompt.
-TEST(GenerateRows, AnErrorOfOneRowEndsAll) {
+TEST(GenerateRows, AnErrorOfOneRowEndsAllAfterTheTextsBeforeIt) {
   for (const int64_t tp : {1, 2}) {
     if (world().size() % tp != 0) continue;
     const DeviceMesh mesh = mesh_of(tp, world());
@@ -211,6 +213,7 @@ TEST(GenerateRows, AnErrorOfOneRowEndsAll) {
       const Prompts asked = prompts(count);
       const size_t last = asked.size() - 1;
       std::vector<int64_t> chosen;
+      std::set<size_t> ended;
       const auto options_of = [&](size_t prompt) {
         GenerateOptions options{.max_tokens = 30, .prefill_tokens = 4};
         if (prompt != last) return options;
@@ -219,14 +222,18 @@ TEST(GenerateRows, AnErrorOfOneRowEndsAll) {
         return options;
       };
       const std::string error = message<AgreedError>([&] {
-        generate(model, asked, options_of, {.token = [&](size_t prompt, int64_t token) {
-                   if (prompt == last) chosen.push_back(token);
-                 }});
+        generate(model, asked, options_of,
+                 {.token =
+                      [&](size_t prompt, int64_t token) {
+                        if (prompt == last) chosen.push_back(token);
+                      },
+                  .ends = [&](size_t prompt, int, const GenerationResult&) { ended.insert(prompt); }});
       });
       const std::string position = std::to_string(asked[last].size() + chosen.size());
       EXPECT_EQ(error, "prompt " + std::to_string(count) + ": no token is left for position " + position +
                            ": no_repeat_ngram_size, bad_words_ids and the least length exclude all");
       EXPECT_GE(chosen.size(), 3u);
+      EXPECT_EQ(ended.size(), last) << "all others";
       EXPECT_EQ(texts(model, prompts(1), options_with({})).front().tokens.empty(), false) << "ranks are in step";
     }
   }

@@ -12,6 +12,7 @@
 #include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
+#include "mesh/host_map.h"
 #include "mesh/layout.h"
 #include "runtime/program/generate/language_model.h"
 #include "runtime/program/generate/model_source.h"
@@ -94,7 +95,12 @@ std::shared_ptr<const Tokenizer> searching_tokenizer(const GenerateArguments& ar
                                                      const DeviceMesh& mesh) {
   std::shared_ptr<const Tokenizer> tokenizer = own;
   agree(mesh.world(), [&] {
-    if (!tokenizer && mesh.coordinate(kTensorAxis) == 0) tokenizer = tokenizer_of(arguments, source);
+    if (tokenizer || mesh.coordinate(kTensorAxis) != 0) return;
+    tokenizer = tokenizer_of(arguments, source);
+    if (tokenizer) return;
+    throw InputError(
+        "strings that end a text need a tokenizer, and " + host_name() +
+        " finds none for this model, unlike the host of rank 0: give --tokenizer a path that all hosts have");
   });
   return tokenizer;
 }

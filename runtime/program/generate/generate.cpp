@@ -72,6 +72,12 @@ struct Work {
   GenerationResult result = {};
 };
 
+/// An error that ends the generation.
+struct Failure {
+  size_t prompt;
+  std::string error;
+};
+
 // Gathers of weights are collective over the rows, so all of them must make the same number of forwards. The loop
 // keeps them in step by what every rank knows: it makes one forward of each row, computed or waited for, and then all
 // ranks learn the outcome in all rows. The next decision, which row takes which prompt and whether there is another
@@ -89,18 +95,20 @@ class Rows {
   void run() {
     while (distribute()) {
       const std::vector<Report> reports = exchange(model_.rows(), advance());
-      check(reports);
       for (size_t row = 0; row < reports.size(); ++row) take(static_cast<int>(row), reports[row]);
     }
+    if (failure_) throw AgreedError("prompt " + std::to_string(failure_->prompt + 1) + ": " + failure_->error);
   }
 
  private:
-  /// Gives prompts to the rows that are free. Returns false when no row has one.
+  /// Gives prompts to the rows that are free. After a failure there are no new ones, and only prompts before the one
+  /// that failed are waited for: their texts come before the error, as if one prompt followed the other. Returns false
+  /// when nothing is left to do.
   bool distribute() {
     bool any = false;
     for (size_t row = 0; row < work_.size(); ++row) {
-      if (!work_[row] && next_ < prompts_.size()) begin(static_cast<int>(row), next_++);
-      any = any || work_[row];
+      if (!work_[row] && next_ < prompts_.size() && !failure_) begin(static_cast<int>(row), next_++);
+      any = any || (work_[row] && (!failure_ || work_[row]->prompt < failure_->prompt));
     }
     return any;
   }
@@ -127,17 +135,18 @@ class Rows {
     }
   }
 
-  /// Throws the error of the first row that failed.
-  void check(const std::vector<Report>& reports) const {
-    for (size_t row = 0; row < reports.size(); ++row) {
-      if (reports[row].outcome != Outcome::Failed) continue;
-      const std::string error = broadcast_text(model_.rows(), error_, static_cast<int>(row));
-      throw AgreedError("prompt " + std::to_string(work_[row]->prompt + 1) + ": " + error);
-    }
+  /// Ends the row's prompt by the error of its ranks.
+  void fail(int row) {
+    std::optional<Work>& work = work_[static_cast<size_t>(row)];
+    const std::string error = broadcast_text(model_.rows(), error_, row);
+    if (!failure_ || work->prompt < failure_->prompt) failure_ = Failure{work->prompt, error};
+    work.reset();
+    if (row == model_.rows().rank()) own_.reset();
   }
 
   void take(int row, const Report& report) {
     if (report.outcome == Outcome::Nothing) return;
+    if (report.outcome == Outcome::Failed) return fail(row);
     std::optional<Work>& work = work_[static_cast<size_t>(row)];
     GenerationResult& result = work->result;
     result.tokens.push_back(report.token);
@@ -160,7 +169,8 @@ class Rows {
   std::vector<std::optional<Work>> work_;  // by row
   size_t next_ = 0;                        // the prompt that no row has taken
   std::unique_ptr<Continuation> own_;      // of this rank's row
-  std::string error_;
+  std::string error_;                      // of this rank's row
+  std::optional<Failure> failure_;
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ struct GenerationEvents {
 /// prompt; it may be collective over tp. A text is the same on every mesh as far as rounding does: see Continuation.
 ///
 /// Every rank of the mesh must call it, with the same prompts. Throws AgreedError on all of them when one row throws
-/// AgreedError, with the number of its prompt.
+/// AgreedError, with the number of its prompt, after the texts of all prompts before it.
 void generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts,
               const std::function<GenerateOptions(size_t prompt)>& options_of, const GenerationEvents& events);
 

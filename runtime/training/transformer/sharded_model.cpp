@@ -94,7 +94,10 @@ VocabularyLogits ShardedModel::next_logits(const at::Tensor& ids, const Sequence
 
 void ShardedModel::gather_only() {
   const at::NoGradGuard no_grad;
-  for (const Run& run : runs_) fsdp_->run(run.unit, [] { return at::Tensor(); });
+  for (const Run& run : runs_) {
+    const size_t num_units = run.by_sublayer ? run.layers.front().sublayers.size() : 1;
+    for (size_t i = 0; i < num_units; ++i) fsdp_->run(run.unit + i, [] { return at::Tensor(); });
+  }
 }
 
 }  // namespace meshtrain
