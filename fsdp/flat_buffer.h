@@ -68,9 +68,9 @@ class FlatBuffer {
   /// [shard().numel] of the dtype of shard_values(), reduced after a backward; part of gradients() where these are
   /// always full and of the same dtype. Undefined when frozen.
   const at::Tensor& shard_gradients() const { return shard_gradients_; }
-  /// [shard().numel]: shard_values() rounded to the parameters' dtype, with which units compute, where that has
-  /// permanent memory beside shard_values(); else undefined, and each gather rounds. An optimizer that changes
-  /// shard_values() may write it too (ShardChange).
+  /// [shard().numel]: shard_values() rounded to the parameters' dtype, in which units compute. Undefined when the
+  /// rounded values have no permanent memory besides shard_values(); each gather rounds then. An optimizer that changes
+  /// shard_values() may write the rounded values too (ShardChange).
   at::Tensor rounded_shard() const {
     if (is_offloaded()) return rounded_;
     return values_stay_ && shard_dtype_ != values_.scalar_type() ? values_of_shard() : at::Tensor();
@@ -102,7 +102,7 @@ class FlatBuffer {
   at::ScalarType shard_dtype_;
   bool values_stay_ = false;
   at::Tensor values_, shard_values_;
-  at::Tensor rounded_;  // offloaded shards of another dtype than the parameters'
+  at::Tensor rounded_;  // of offloaded shards whose dtype differs from the parameters'
   at::Tensor gradients_, shard_gradients_;
   int64_t partial_numel_ = 0;
   int64_t full_numel_ = 0;

@@ -119,12 +119,12 @@ struct Fsdp::State {
   std::optional<size_t> current;  // the unit in use in this forward or backward; never one with whole_step
   std::set<size_t> used;          // units of this forward
 
-  /// Waits for gathers that shard_changed() has started and nobody has used, unless an error ends this.
+  /// Waits for gathers that shard_changed() started and no pass has used, unless an exception destroys this.
   ~State() {
     if (std::uncaught_exceptions() > 0) return;
     try {
       gathering.settle();
-    } catch (const std::exception&) {  // whoever uses the group next learns it
+    } catch (const std::exception&) {  // the next use of the group throws it
     }
   }
   State(const State&) = delete;

@@ -40,22 +40,22 @@ class Fsdp {
   /// Returns the memory of shards: FsdpOptions::memory.
   const ShardMemory& shard_memory() const;
 
-  // Offloaded shards: in the host's memory or on disk, beside a GPU that computes (ShardMemory::leaves()).
+  // Offloaded shards are in host memory or on disk while a GPU computes (ShardMemory::leaves()).
 
   bool is_offloaded() const;
-  /// Sets a function that gets the shard of each buffer's gradient, in the last backward of a step, when all its sums
-  /// are complete and before it leaves the device. It may change the gradient, in the order of the current stream.
+  /// Sets a function that gets the shard of each buffer's gradient in the last backward of a step, after all sums of
+  /// the shard and before its copy to the host. The function may change the gradient by work on the current stream.
   void on_reduced(OnReduced function);
   /// Returns when all copies between the device and shards are complete. Call it before the host reads
   /// shard_gradients() or changes shard_values().
   void finish_copies();
-  /// Starts to copy a unit's shards to the device when this is called for the last of its trained buffers. Call it for
-  /// each buffer in turn, on every rank, when its shard has the new values, or for none of them; then shards_changed().
-  /// `rounded`: as in ShardChange. Does nothing when shards are not offloaded.
+  /// Starts to copy a unit's shards to the device in the call for the unit's last trained buffer. Every rank must call
+  /// it either for each buffer in turn, when the buffer's shard has the new values, or for no buffer. Then call
+  /// shards_changed(). `rounded`: as in ShardChange. Does nothing when shards are not offloaded.
   void shard_changed(const FlatBuffer& buffer, bool rounded);
-  /// Returns the bytes that have been copied between the device and shards so far.
+  /// Returns the bytes copied between the device and shards so far.
   int64_t copied_bytes() const;
-  /// Returns the bytes of the device in which shards of gradients are completed; 0 when nothing is offloaded.
+  /// Returns the bytes of device memory in which sums of offloaded gradients are completed; 0 without offload.
   int64_t stage_bytes() const;
 
   /// Calls `forward` with the unit's parameters gathered, and gathers them again for its backward.

@@ -24,7 +24,7 @@ void Gathering::start(size_t unit) {
   UnitGather& gather = gathers_[unit];
   if (gather.state != State::Away) return;
   memory_.lend(unit);
-  if (transfer_) transfer_->wait_for_current();  // others may still compute with this memory
+  if (transfer_) transfer_->wait_for_current();  // other units may still compute with this memory
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
     if (!lets_go_ && !buffer.trainable() && !gather.frozen_stale) continue;  // frozen parameters have not changed
     if (transfer_) {
@@ -160,7 +160,7 @@ void Gathering::make_stale(size_t unit, const ShardChange& change) {
   const bool apart =
       std::any_of(buffers.begin(), buffers.end(), [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
   if (group_.size() > 1 || apart) gathers_[unit].state = State::Away;
-  // A step that is skipped does not round what was stale before it.
+  // A skipped step does not round slices that were stale before it.
   const bool was_stale = transfer_ && gathers_[unit].stale;
   gathers_[unit].stale = !change.rounded || (memory_.is_reused() && !transfer_) || was_stale;
 }

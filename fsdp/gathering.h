@@ -33,18 +33,19 @@ class Gathering {
   /// Marks gathered parameters as stale: every rank has changed its shards.
   void shards_changed(const ShardChange& change);
 
-  /// Marks a unit's gathered parameters as stale: every rank has changed its offloaded shards of the trained ones, or
-  /// will, in the order of the units. Starts to copy them to the device, and to gather them, where the unit has memory
-  /// now. Then call shards_changed(), which leaves such a unit alone. `rounded`: as in ShardChange.
+  /// Marks a unit's gathered parameters as stale. Every rank has changed its offloaded shards of the unit's trained
+  /// parameters, or will change them, in the order of the units. Starts to copy the shards to the device and to gather
+  /// them where the unit has memory now. Then call shards_changed(), which skips such a unit. `rounded`: as in
+  /// ShardChange.
   void unit_changed(size_t unit, bool rounded);
 
   /// Gathers a unit's parameters until let_go(). Returns false when they are gathered already.
   bool need(size_t unit);
   void let_go(size_t unit);
 
-  /// Waits for the gathers that are under way.
+  /// Waits for all gathers in flight.
   void settle();
-  /// Returns when no copy reads offloaded shards any more: the host may change them.
+  /// Returns when no copy reads offloaded shards any more. The host may then change the shards.
   void finish_copies();
   /// Returns the bytes of offloaded shards copied to the device so far.
   int64_t copied() const { return transfer_ ? transfer_->bytes() : 0; }
@@ -58,13 +59,13 @@ class Gathering {
     bool in_backward = false;
     bool changed = false;  ///< unit_changed() has been called since the last shards_changed()
     std::vector<Work> works;
-    StreamMark copied = {};  ///< offloaded: this rank's slice has its values
+    StreamMark copied = {};  ///< with offload: the end of the copy to this rank's slice
   };
 
   void start(size_t unit);
-  /// Makes the unit be gathered anew for its next use.
+  /// Marks the unit to be gathered again before its next use.
   void make_stale(size_t unit, const ShardChange& change);
-  /// Starts to gather a buffer of `unit` whose shards are offloaded, and adds the gather to the unit's works.
+  /// Starts to gather a buffer whose shards are offloaded, and adds the gather to the works of the buffer's unit.
   void start_offloaded(const FlatBuffer& buffer, UnitGather& gather);
   /// Returns true when units reuse memory of others; units that stay gathered have memory of their own.
   bool reuses_memory() const { return memory_.is_reused() && reshard_; }

@@ -11,25 +11,26 @@
 
 namespace meshtrain {
 
-/// A function that gets the reduced shard of a buffer's gradient before it leaves the device, and may change it.
+/// A function that gets, and may change, the reduced shard of a buffer's gradient before its copy to the host.
 using OnReduced = std::function<void(const FlatBuffer& buffer, const at::Tensor& gradients)>;
 
-/// Memory of the device in which shards of offloaded gradients are added up and summed before they leave for the host.
-/// A few units have memory at the same time: one whose copy is under way, one that is being reduced, and one for each
-/// kind of sum that follows. Each takes its turn in the order of the reduction.
+/// Device memory in which shards of offloaded gradients are added up and summed before their copy to the host. A few
+/// units have memory at the same time: one being copied, one being reduced, and one for each kind of sum that follows.
+/// Units take turns in the order of the reduction.
 class GradientStage {
  public:
-  /// `units`: settled. Allocates the memory.
+  /// Allocates the memory. `units` must be settled.
   GradientStage(const std::vector<Unit>& units, const FsdpOptions& options);
 
   /// Gives the unit's shards memory until leave(). `adds`: starts to copy the gradients of earlier micro-batches into
-  /// it, which the current stream waits for in gradients().
+  /// this memory; gradients() makes the current stream wait for the copies.
   void enter(size_t unit, bool adds);
-  /// Returns [shard().numel] on the device, of the shard's dtype.
+  /// Returns the shard's gradients on the device: [shard().numel], of the shard's dtype.
   at::Tensor gradients(size_t unit, const FlatBuffer& buffer);
-  /// Starts to copy the unit's shards to the host. `on_reduced` gets them before; may be empty.
+  /// Calls `on_reduced`, which may be empty, with each of the unit's shards. Then starts to copy the shards to the
+  /// host.
   void leave(size_t unit, const OnReduced& on_reduced);
-  /// Takes the memory back from all units: of a backward that has thrown.
+  /// Takes the memory back from all units after a backward that has thrown.
   void forget();
   /// Returns when the host has all gradients.
   void finish() { transfer_.finish(); }
@@ -55,7 +56,7 @@ class GradientStage {
   at::Tensor memory_;
   std::vector<Slot> slots_;
   std::map<size_t, size_t> entered_;  // unit to slot
-  std::deque<size_t> free_;           // slots, the one that has been free for the longest time first
+  std::deque<size_t> free_;           // slots, the longest free first
   ShardTransfer transfer_;
 };
 

@@ -18,15 +18,15 @@ int64_t lowest_free(std::vector<std::pair<int64_t, int64_t>> taken, int64_t size
   return offset;
 }
 
-/// Returns the number of tenants with a size before each tenant.
+/// Returns for each tenant the number of earlier tenants whose size is above 0.
 std::vector<int64_t> positions_of(const std::vector<Tenant>& tenants) {
   std::vector<int64_t> positions(tenants.size());
   for (size_t i = 1; i < tenants.size(); ++i) positions[i] = positions[i - 1] + (tenants[i - 1].size > 0 ? 1 : 0);
   return positions;
 }
 
-/// Returns offsets for a reach of 1: every second tenant begins where the memory begins, the others end where it ends.
-/// Those that stay lie before it.
+/// Returns offsets for a reach of 1. Tenants lie in turn at the beginning and at the end of the memory; those that stay
+/// lie before this memory.
 Offsets at_both_ends(const std::vector<Tenant>& tenants) {
   Offsets assigned{std::vector<int64_t>(tenants.size()), 0};
   int64_t begin = 0, size = 0, before = 0;

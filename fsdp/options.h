@@ -35,21 +35,21 @@ struct FsdpOptions {
   std::optional<at::ScalarType> reduce_dtype = {};  ///< of gradients while they are added up and reduced over shards,
                                                     ///< and under NoShard over replicas; none: the parameters'
   int64_t prefetch = 1;     ///< number of units gathered ahead of the one that computes, at least 0
-  ShardMemory memory = {};  ///< of shards and their gradients that are not slices of full tensors. On disk, or on the
-                            ///< host beside a GPU: FullShard also gathers from it when there is one rank
+  ShardMemory memory = {};  ///< of shards and their gradients that are not slices of full tensors. When it is on disk,
+                            ///< or on the host of a GPU, FullShard gathers from it on one rank too
 };
 
 /// Returns `options` with its groups taken from `replicas`.
 FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options);
 
-/// Returns true when units on `device` are cut over ranks: several, or one that has its shards elsewhere.
+/// Returns true when units on `device` are cut over several ranks, or over one rank whose shards are elsewhere.
 bool cuts_units(const FsdpOptions& options, at::Device device);
 
 /// Returns true when parameters are gathered while gradients are reduced, in the backward: by a second queue of
 /// `shards`, so that a gather passes a reduction that was issued before it (Group::second_queue()).
 bool gathers_beside_reductions(ShardingMode mode);
 
-/// Returns true when gradients on `device` have memory for a whole step, not only for the backward of their unit.
+/// Returns true when gradients on `device` have memory for a complete step, not only for the backward of their unit.
 bool keeps_full_gradients(const FsdpOptions& options, at::Device device);
 
 }  // namespace meshtrain

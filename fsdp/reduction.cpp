@@ -28,7 +28,7 @@ void Reduction::begin_backward(bool last) {
   last_ = last;
   reducing_ = last || !full_;
   next_ = static_cast<int64_t>(units_.size()) - 1;
-  // Nothing is left of the backward before this one, unless it has thrown.
+  // Clears the rest of a previous backward that has thrown; one that has not leaves nothing.
   for (std::deque<UnitScatter>* sums : {&scattering_, &summing_, &remaining_sums_}) sums->clear();
   if (stage_) stage_->forget();
   for (Unit& unit : units_) unit.begin_backward();

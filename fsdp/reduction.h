@@ -34,9 +34,9 @@ class Reduction {
 
   /// Sets the function that gets each shard of offloaded gradients when it is complete.
   void on_reduced(OnReduced function) { on_reduced_ = std::move(function); }
-  /// Returns when shards of offloaded gradients have arrived.
+  /// Returns when the host has all shards of offloaded gradients.
   void finish_copies();
-  /// Returns the memory of offloaded gradients on their way; null when gradients are not offloaded.
+  /// Returns the memory of gradients before their copy to the host; null when gradients are not offloaded.
   const GradientStage* stage() const { return stage_ ? &*stage_ : nullptr; }
 
  private:
@@ -56,10 +56,10 @@ class Reduction {
   at::Tensor shard_of(size_t unit, FlatBuffer& buffer);
   /// Completes the oldest reduce-scatter, and starts the sum over replicas in the last backward of a step.
   void finish_scatter();
-  /// Completes the oldest sum over replicas, and starts those that remain.
+  /// Completes the oldest sum over replicas, and starts the unit's remaining sums.
   void finish_sum();
   void finish_remaining();
-  /// Starts the sums that remain of `range` of a buffer, whose shard is `gradients`.
+  /// Starts the remaining sums of `range` of a buffer whose shard is `gradients`.
   static void sum_remaining(const FlatBuffer& buffer, const at::Tensor& gradients, Range range, const Group& group,
                             std::vector<Work>& works);
   bool sums_full(const FlatBuffer& buffer) const;

@@ -60,7 +60,7 @@ class ShardMemory::File {
         (descriptor_ < 0 ? ": give a folder that can be written to" : ": make room, or give a folder on another disk"));
   }
 
-  /// Counts bytes that are not reserved.
+  /// Counts bytes without reserving them.
   void count(int64_t bytes) { size_ += bytes; }
 
   int descriptor() const { return descriptor_; }

@@ -8,14 +8,14 @@
 
 namespace meshtrain {
 
-/// The memory of a rank's shards, their gradients and the optimizer's state: ordinary memory of their device, the
-/// host's memory beside a GPU, or a file that is mapped into memory, so that the system evicts unused pages to disk. A
-/// value; copies share the file and the counts.
+/// The memory of a rank's shards, their gradients and the optimizer's state. It is ordinary memory of their device,
+/// host memory next to a GPU, or a file mapped into memory, whose unused pages the system evicts to disk. A value;
+/// copies share the file and the counts.
 class ShardMemory {
  public:
   /// Ordinary memory.
   ShardMemory() = default;
-  /// Returns memory of the host, from and to which a GPU copies while it computes (pinned_zeros()). On the CPU it is
+  /// Returns host memory that a GPU copies from and to while it computes (pinned_zeros()). For models on the CPU it is
   /// ordinary memory.
   static ShardMemory on_host();
   /// Returns memory in a file of this rank in `folder`, which is made when its parent exists. The first zeros() makes
@@ -24,13 +24,13 @@ class ShardMemory {
   static ShardMemory on_disk(const std::filesystem::path& folder);
 
   bool is_on_disk() const { return file_ != nullptr; }
-  /// Returns true when shards of a model on `device` are not in its memory. They are tensors of the CPU then.
+  /// Returns true when the shards of a model on `device` are not in the memory of `device`. They are then CPU tensors.
   bool leaves(at::Device device) const;
 
-  /// Returns a tensor of zeros for a model whose device `options` name; a tensor of the CPU when leaves(device). On
-  /// disk its space is reserved here, so that a disk that is too small is reported at the start: throws
-  /// std::runtime_error, as it does when the system refuses to pin memory. For the Meta device, memory elsewhere is not
-  /// counted as the device's.
+  /// Returns a tensor of zeros for a model on the device of `options`; a CPU tensor when leaves(device). Reserves its
+  /// space on disk, so that a disk that is too small is reported at the start. Throws std::runtime_error when the disk
+  /// lacks space or the system refuses to pin memory. For the Meta device, memory elsewhere does not count as the
+  /// device's.
   at::Tensor zeros(int64_t numel, const at::TensorOptions& options) const;
 
   /// Throws std::runtime_error when the system could not write some of the file, now or at an earlier call: those
@@ -40,7 +40,7 @@ class ShardMemory {
 
   /// Returns the bytes of the file that zeros() has allocated so far, full pages each; 0 for ordinary memory.
   int64_t disk_bytes() const;
-  /// Returns the bytes of the host's memory beside a GPU that zeros() has allocated so far; 0 for other memory.
+  /// Returns the bytes of host memory next to a GPU that zeros() has allocated so far; 0 for other memory.
   int64_t host_bytes() const;
 
  private:

@@ -9,7 +9,7 @@
 namespace meshtrain {
 namespace {
 
-/// Returns a view of the first bytes of `memory` of the shape and dtype of `shard`.
+/// Returns a view of the first bytes of `memory` with the shape and dtype of `shard`.
 at::Tensor view_as(const at::Tensor& memory, const at::Tensor& shard) {
   return memory.narrow(0, 0, static_cast<int64_t>(shard.nbytes())).view(shard.scalar_type());
 }

@@ -11,20 +11,21 @@ namespace meshtrain {
 /// the calls, while the GPU computes. Shards on disk pass through two pinned buffers, which the host fills and empties.
 class ShardTransfer {
  public:
-  /// Allocates the buffers, for the largest shard of `units`, when shards are on disk. Throws as pinned_zeros() does.
+  /// Allocates the buffers when shards are on disk, each for the largest shard of `units`. Throws as pinned_zeros()
+  /// does.
   ShardTransfer(const std::vector<Unit>& units, const ShardMemory& memory);
 
-  /// Lets later copies wait for all work that the current stream of this thread has been given.
+  /// Makes later copies wait for all work issued so far to the current stream of this thread.
   void wait_for_current() const { stream_.wait_for_current(); }
   /// Starts to copy a shard to the device.
   void copy_in(const at::Tensor& device, const at::Tensor& shard);
-  /// Starts to copy to a shard. The shard has the values after finish().
+  /// Starts to copy from the device to a shard, which has the values after finish().
   void copy_out(const at::Tensor& shard, const at::Tensor& device);
-  /// Calls `issue` so that the collectives that it issues come after the copies.
+  /// Calls `issue`, whose collectives run after the copies so far.
   void then(const std::function<void()>& issue) const { stream_.then(issue); }
-  /// Returns the point after all copies so far, as far as the device takes part in them.
+  /// Returns the point after the device's part of all copies so far.
   StreamMark mark() const { return stream_.mark(); }
-  /// Returns when all copies are complete: the host may read and change shards.
+  /// Returns when all copies are complete. The host may then read and change shards.
   void finish();
 
   /// Returns the bytes copied so far.
@@ -37,7 +38,7 @@ class ShardTransfer {
     StreamMark used;
   };
 
-  /// Waits for the buffer's last copy, and completes it.
+  /// Waits for the buffer's last copy, and writes its values to the shard when they are for one.
   static void release(Buffer& buffer);
   Buffer& next_buffer();
 

@@ -24,8 +24,8 @@ namespace meshtrain {
 /// owners' writes at once, and a gather moves nothing inside the host. Gradients, and an arena of parameters, are this
 /// rank's own, read and written in place by the peers' collectives; so are shards of gradients with memory of their
 /// own, where they are summed over more ranks. Without windows all of it is ordinary memory, a copy for each rank, and
-/// FullShard has its arena; with shards on disk, or in host memory beside a GPU,
-/// too, wherever its ranks are.
+/// FullShard has its arena. FullShard also has its arena, on any number of hosts, when shards are on disk or in host
+/// memory next to a GPU.
 ///
 /// **When an owner may write its shard of common memory.** Peers read a unit's parameters until their backward of it
 /// ends. A rank issues the reduction of the lowest trainable unit last, when the gradients of all units are final: its

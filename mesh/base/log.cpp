@@ -1,5 +1,5 @@
-// This file alone is compiled with spdlog, whose names are hidden in it (mesh/CMakeLists.txt): a program that links
-// libmeshtrain.so may have another version.
+// Only this file is compiled with spdlog, and it hides spdlog's names (mesh/CMakeLists.txt), because a program that
+// links libmeshtrain.so may have another version of spdlog.
 #pragma GCC visibility push(default)
 #include "mesh/base/log.h"
 
@@ -52,8 +52,8 @@ spdlog::level::level_enum least_printed(LogLevel level) {
   return kFailure;
 }
 
-/// A place for lines that formats and writes without a lock: a thread whose disk or reader has stopped holds up no
-/// other one.
+/// A sink that formats and writes lines without a lock, so that a thread whose disk or reader has stopped does not hold
+/// up other threads.
 class Sink : public spdlog::sinks::sink {
  public:
   void flush() final {}
@@ -79,7 +79,7 @@ class ConsoleSink final : public Sink {
 
 class FileSink final : public Sink {
  public:
-  /// `opened`: `file`, for lines of level Info; nullptr when another rank has those.
+  /// `opened`: `file`, opened for lines of level Info; nullptr when another rank writes these lines.
   void set(std::filesystem::path file, std::shared_ptr<const Descriptor> opened) {
     const std::lock_guard lock(mutex_);
     file_ = std::move(file);
@@ -97,7 +97,7 @@ class FileSink final : public Sink {
     if (kept.level == kFailure) kept.level = spdlog::level::err;
     spdlog::memory_buf_t formatted;
     spdlog::pattern_formatter(kFilePattern).format(kept, formatted);
-    // A problem of the file is reported by no line: the terminal has the lines.
+    // A problem with the file is not logged: the terminal has the lines.
     if (is_info) {
       [[maybe_unused]] const ssize_t written = ::write(opened->number(), formatted.data(), formatted.size());
     } else {
@@ -118,7 +118,9 @@ struct Log {
     return *log;
   }
 
-  Log() { logger.set_error_handler([](const std::string&) {}); }
+  Log() {
+    logger.set_error_handler([](const std::string&) {});
+  }
 
   void log(spdlog::level::level_enum of_line, const std::string& line) {
     logger.log(of_line, spdlog::string_view_t(line.data(), line.size()));

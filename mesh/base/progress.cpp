@@ -90,7 +90,7 @@ class ProgressLines {
     if (log_level() == LogLevel::Info) {
       const Progress& progress = *current_.back();
       const std::string line = progress.line(Seconds(now - progress.begin_).count());
-      // On a terminal the cursor returns to the beginning of the line, over which other lines are printed.
+      // On a terminal the cursor returns to the beginning of the line, so that other lines overwrite it.
       std::fprintf(stderr, terminal_ ? "%s\x1b[K\r" : "%s\n", line.c_str());
       shown_ = true;
     }

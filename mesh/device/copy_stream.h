@@ -12,14 +12,14 @@
 
 namespace meshtrain {
 
-/// A point in a stream of a GPU. A value; the default is a point that has been reached.
+/// A point in a GPU's stream. A value; the default is a point that has been reached.
 class StreamMark {
  public:
   StreamMark() = default;
-  /// The point after all work that `stream` has been given.
+  /// Marks the point after all work issued to `stream` so far.
   explicit StreamMark(const c10::Stream& stream);
 
-  /// Lets the current stream of this thread wait for the point; the host goes on at once.
+  /// Makes the current stream of this thread wait for the point; the host does not wait.
   void wait() const;
   /// Returns when the point is reached.
   void synchronize() const;
@@ -29,19 +29,19 @@ class StreamMark {
   std::optional<c10::Device> device_;
 };
 
-/// A queue of copies between host and GPU, which run while the GPU computes. For tensors of other devices copies are
-/// done at once. Not for graphs: a copy would be recorded with its addresses alone.
+/// A queue of copies between host and GPU, which run while the GPU computes. Copies of tensors on other devices are
+/// complete when copy() returns. Do not use it in graphs: they would record only a copy's addresses.
 class CopyStream {
  public:
   explicit CopyStream(c10::Device device);
 
-  /// Lets later copies wait for all work that the current stream of this thread has been given.
+  /// Makes later copies wait for all work issued so far to the current stream of this thread.
   void wait_for_current() const;
-  /// Starts to copy `from` to `to`: of one dtype and size, contiguous, the host's part from pinned_zeros(). Memory must
-  /// stay as it is until mark() is reached.
+  /// Starts to copy `from` to `to`. Both must be contiguous and of the same dtype and size, and the host's tensor must
+  /// be from pinned_zeros(). Their memory must not change until mark() is reached.
   void copy(const at::Tensor& to, const at::Tensor& from);
-  /// Calls `issue` with this as the current stream, so that work of other streams that it starts comes after the
-  /// copies.
+  /// Calls `issue` with this stream as the current one, so that work that `issue` starts on other streams runs after
+  /// the copies.
   void then(const std::function<void()>& issue) const;
   /// Returns the point after all copies so far.
   StreamMark mark() const;
@@ -50,7 +50,7 @@ class CopyStream {
   int64_t bytes() const { return bytes_; }
 
  private:
-  std::optional<c10::Stream> stream_;  // none for other devices than a GPU
+  std::optional<c10::Stream> stream_;  // none when the device is not a GPU
   int64_t bytes_ = 0;
 };
 

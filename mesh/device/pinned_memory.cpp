@@ -37,7 +37,7 @@ void free_pages(void* context) {
                            ": free memory or raise the job's limit of it (and ulimit -l)" + remedy);
 }
 
-/// Prefers the memory of a NUMA node for pages that nobody has touched yet. Without effect where the system refuses.
+/// Makes untouched pages prefer the memory of a NUMA node. Has no effect where the system refuses.
 void prefer_node(void* address, size_t bytes, int node) {
   constexpr int kBits = sizeof(unsigned long) * CHAR_BIT, kPreferred = 1;  // MPOL_PREFERRED of linux/mempolicy.h
   if (node < 0 || node >= kBits) return;

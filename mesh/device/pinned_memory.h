@@ -7,15 +7,14 @@
 
 namespace meshtrain {
 
-/// Returns a tensor [numel] of the Meta device that its allocator does not count. It stands for memory elsewhere than
-/// on the device that the Meta device stands for: the host's beside a GPU, or a file.
+/// Returns a Meta tensor [numel] that the Meta device's allocator does not count. The tensor stands for memory outside
+/// the simulated device: host memory next to a GPU, or a file.
 at::Tensor uncounted_meta(int64_t numel, at::ScalarType dtype);
 
-/// Returns zeros [numel] in memory of the host that the GPU `device` reads and writes itself, while it computes. The
-/// memory is pinned, page-aligned, and lies on the GPU's NUMA node where the system says which that is. Freed with the
-/// last tensor of this storage, when no copy uses it any more. Allocate it before training: it takes long. Throws
-/// std::runtime_error when the system has no room, or refuses to pin.
-/// The message ends with `remedy`.
+/// Returns zeros [numel] in host memory that the GPU `device` itself reads and writes while it computes. The memory is
+/// pinned and page-aligned, on the GPU's NUMA node where the system reports the node. The last tensor of this storage
+/// frees the memory; no copy may use it then. Allocate it before training, because pinning takes long. Throws
+/// std::runtime_error when the system has no room or refuses to pin; the message ends with `remedy`.
 at::Tensor pinned_zeros(int64_t numel, at::ScalarType dtype, at::Device device, const std::string& remedy);
 
 }  // namespace meshtrain

@@ -59,7 +59,7 @@ TEST(EvaluatedModel, ARankHoldsItsShardAndTwoUnits) {
     const MeshLayout layout({{"dp", n / tp}, {"cp", 1}, {"tp", tp}});
     const Held in_memory = held(layout, std::nullopt, tokens), on_disk = held(layout, folder.path(), tokens);
     EXPECT_EQ(in_memory.shards, in_memory.full / (n / tp)) << layout.describe();
-    // Besides weights a part holds a few positions' rotations.
+    // Besides weights, a part holds the rotations of a few positions.
     const int64_t others = on_disk.live - on_disk.two;
     EXPECT_GE(others, 0);
     EXPECT_LT(others, on_disk.full / 8);

@@ -1,5 +1,5 @@
-// Rows (coordinates of dp) generate different texts at the same time from weights that are cut over them: the texts are
-// those of one rank.
+// Rows (coordinates of dp) generate different texts at the same time, from weights that are cut over the rows. The
+// texts are the same as on one rank.
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ OptionsOf options_with(const SamplingOptions& sampling) {
   };
 }
 
-/// Returns the texts, of which every rank learns.
+/// Returns the texts, the same on every rank.
 std::vector<OneText> texts(LanguageModel& model, const Prompts& prompts, const OptionsOf& options_of) {
   std::vector<OneText> all(prompts.size());
   std::vector<std::vector<int64_t>> seen(prompts.size());
@@ -143,7 +143,7 @@ int64_t bytes_of(const Unit& unit) {
   return bytes;
 }
 
-/// The bytes of a model's units: of all, and the most that two neighbours have.
+/// The bytes of a model's units: the sum of all, and the largest sum of two neighbours.
 struct UnitBytes {
   explicit UnitBytes(LanguageModel& model) {
     const std::vector<Unit>& units = model.model().fsdp().units();

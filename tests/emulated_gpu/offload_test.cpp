@@ -1,5 +1,5 @@
-// Training with shards offloaded to the host or to disk on the emulated GPU, whose copies run late and beside its
-// computation, against the same without offload.
+// Compares training with shards offloaded to the host or to disk with training without offload, on the emulated GPU.
+// Its copies run late and in parallel with its computation.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -57,9 +57,9 @@ class OffloadOnGpu : public TrainProgram, public ::testing::WithParamInterface<O
   std::string log;
 };
 
-// One rank without offload has no shards, and adds gradients of micro-batches to those of other uses of a parameter:
-// the embedding of a tied model has other last bits then. AdamW in fp32 has the same bits on the host and on a GPU;
-// other updates have other last bits, which the rounding of parameters to halves makes larger.
+// One rank without offload has no shards, and adds gradients of micro-batches to those of other uses of a parameter, so
+// the embedding of a tied model differs in its last bits. AdamW in fp32 has the same bits on the host and on a GPU.
+// Other updates differ in the last bits, and rounding parameters to halves makes the difference larger.
 TEST_P(OffloadOnGpu, AsWithout) {
   const std::vector<double> expected = steps({});
   const bool is_adamw = !has(::testing::PrintToString(GetParam()), "optimizer.name");
@@ -180,8 +180,8 @@ TEST_F(OffloadedMemory, OfTheDeviceIsThatOfThePlan) {
   EXPECT_NEAR(offload.at("host_bytes").get<double>(), shards, 0.05 * shards) << "full pages";
   EXPECT_EQ(parts.at("parameters"), 0);
   EXPECT_EQ(parts.at("optimizer"), 0);
-  // Parameters for each forward and backward but the last unit's, and gradients in and, after the first micro-batch,
-  // back: fp32, 4 micro-batches.
+  // In fp32, with 4 micro-batches: parameters for each forward and each backward except the last unit's, gradients to
+  // the host, and after the first micro-batch also gradients back.
   const double parameters = shards / 4;
   EXPECT_LE(offload.at("copied_bytes").get<double>(), (2 * 4 + 4 + 3) * parameters);
   EXPECT_GE(offload.at("copied_bytes").get<double>(), (2 * 4 + 4 + 3) * 0.9 * parameters);

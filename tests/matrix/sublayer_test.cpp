@@ -1,4 +1,4 @@
-// Units of sublayers compute the bits that units of blocks compute, and hold and send what the formulas of units say.
+// Units of sublayers compute the same bits as units of blocks. Their memory and traffic follow the formulas for units.
 
 #include <gtest/gtest.h>
 
@@ -59,7 +59,8 @@ std::vector<Cell> sublayer_cells() {
   return all;
 }
 
-/// Expects equal gradient norms but for rounding: each unit adds up its squares in fp64, and units add up theirs.
+/// Expects gradient norms that are equal up to rounding: each unit sums its squares in fp64, and then these sums are
+/// added.
 void expect_norms(const Trace& seen, const Trace& wanted, const std::string& of) {
   ASSERT_EQ(seen.grad_norms.size(), wanted.grad_norms.size()) << of;
   for (size_t step = 0; step < wanted.grad_norms.size(); ++step)
@@ -73,7 +74,7 @@ TEST(SublayerUnits, ChangeNoBit) {
   world().barrier();
   std::vector<const char*> recomputes = {"none", "full", "selective", "alternate"};
   for (Cell cell : sublayer_cells()) {
-    // That no recomputation changes a bit of units of blocks is for Recompute.ChangesNoBit.
+    // Recompute.ChangesNoBit tests that recomputation changes no bit with units of blocks.
     const Trace wanted = train(recipe_of(cell, /*alone=*/false, folder.path()), mesh_on(cell, Hosts::Found));
     cell.unit = "sublayer";
     const auto expect_same = [&](Hosts hosts) {

@@ -15,7 +15,7 @@ struct Ending {
   std::string late{};  ///< lines about ranks that start late or are slow, which a busy machine adds to any case
 };
 
-/// Words of each warning about a rank that is slow.
+/// Words in every warning about a slow rank.
 inline constexpr const char* kSlowRank = " is slower than the others in each step";
 
 /// A program that runs in parallel with the test.

@@ -10,7 +10,7 @@ namespace meshtrain {
 void add_computing_options(CLI::App& command, ComputingArguments& arguments) {
   command
       .add_option("--precision", arguments.precision,
-                  "fp64, fp32, bf16 or fp16; without it that of the weights, or of the run")
+                  "fp64, fp32, bf16 or fp16. Default: the precision of the weights, or of the run")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
       ->type_name("PRECISION");
   command
@@ -20,8 +20,8 @@ void add_computing_options(CLI::App& command, ComputingArguments& arguments) {
       ->type_name("DEVICE");
   command
       .add_option("--offload", arguments.offload,
-                  "Keeps each rank's weights in a file in FOLDER, on one rank too, and reads each layer's when it is "
-                  "needed: for models that are larger than memory. On CPUs")
+                  "For models larger than memory: keeps each rank's weights in a file in FOLDER, on one rank too, and "
+                  "reads a layer's weights when it needs them. CPUs only")
       ->type_name("FOLDER");
 }
 

@@ -9,7 +9,7 @@
 
 namespace meshtrain {
 
-/// The command line's words on how a model computes that is read and not trained.
+/// The command line's precision, device and offload for a model that is read and not trained.
 struct ComputingArguments {
   std::optional<std::string> precision;
   std::string device = "auto";
@@ -19,9 +19,9 @@ struct ComputingArguments {
 /// Adds --precision, --device and --offload. `arguments` must outlive `command`.
 void add_computing_options(CLI::App& command, ComputingArguments& arguments);
 
-/// Connects the devices that the arguments ask for: connect_devices(). With --offload `auto` is the CPU. Every rank
-/// must call it. Throws InputError, the same on all ranks, also when --offload is asked for on a GPU, or names a folder
-/// in which a rank may not make files.
+/// Connects the requested devices with connect_devices(). With --offload, `auto` is the CPU. Every rank must call it.
+/// Throws the same InputError on all ranks, also when --offload is given for a GPU or names a folder in which a rank
+/// may not create files.
 DeviceContext connect_devices(const ComputingArguments& arguments, const Group& world);
 
 }  // namespace meshtrain

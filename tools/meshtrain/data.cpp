@@ -76,7 +76,7 @@ std::string command_line() {
   return line;
 }
 
-/// Warns of the globs that match no file.
+/// Warns about globs that match no file.
 void warn_of_unmatched(const std::vector<std::filesystem::path>& inputs, const PrepareTextOptions& options) {
   for (const std::string& glob : unmatched_globs(inputs, options.output, options.filter)) {
     log_warning(glob + " matches no file below the folders that are named");

@@ -206,8 +206,8 @@ struct EvaluationSetup {
   std::string tokenizer_warning;  // a warning, or empty: compare_tokenizers()
 };
 
-/// Logs how the file is read, what of it is left out, and what the model was not made for. `said`: the
-/// lines about the file that another model of this command brought already.
+/// Logs how the file is read, which parts of it are left out, and what the model was not made for. `said`: lines about
+/// the file that were already logged for another model of this command.
 void warn(const EvaluateArguments& arguments, const EvaluationSetup& prepared, std::set<std::string>& said) {
   const Recipe& recipe = prepared.recipe;
   const Evaluation& evaluation = *prepared.evaluation;

@@ -45,7 +45,8 @@ int64_t num_parameters(LanguageModel& model) {
   return count;
 }
 
-/// Returns " on 4 ranks", with the bytes that each holds where the weights are cut, and the folder that has them.
+/// Returns " on 4 ranks", with the bytes that each rank holds when the weights are cut, and the folder that has these
+/// weights.
 std::string describe_ranks(LanguageModel& model, const DeviceMesh& mesh, const ComputingArguments& computing) {
   std::string text = " on " + counted(mesh.size(), "rank");
   const Fsdp& fsdp = model.model().fsdp();
@@ -88,8 +89,8 @@ MeshLayout layout_of(const std::string& asked, int num_ranks) {
   return layout;
 }
 
-/// Returns the tokenizer with which this rank looks for strings that end a text: the first tp rank of each row has
-/// one. `own`: that of rank 0. Every rank must call it.
+/// Returns the tokenizer with which this rank searches for strings that end a text; null except on the first tp rank of
+/// each row. `own`: the tokenizer of rank 0. Every rank must call it.
 std::shared_ptr<const Tokenizer> searching_tokenizer(const GenerateArguments& arguments, const ModelSource& source,
                                                      const std::shared_ptr<const Tokenizer>& own,
                                                      const DeviceMesh& mesh) {

@@ -22,8 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kWait = "the wait for the texts of other dp ranks";
 
-/// Returns a search for strings that end a text: the first tp rank, which has the tokenizer, looks and tells the
-/// others. `tokenizer` is null on these.
+/// Returns a function that searches for strings that end a text. The first tp rank, which has the tokenizer, searches
+/// and tells the others, whose `tokenizer` is null.
 std::function<bool(int64_t)> search(const std::vector<std::string>& strings, const std::vector<int64_t>& prompt,
                                     const std::shared_ptr<const Tokenizer>& tokenizer, const Group& row) {
   const auto found = row.rank() == 0 ? std::make_shared<StopStrings>(*tokenizer, strings, prompt) : nullptr;
@@ -34,8 +34,8 @@ std::function<bool(int64_t)> search(const std::vector<std::string>& strings, con
   };
 }
 
-/// The lines of `meshtrain generate` on how far it is: on one row those of one text after another, on several rows
-/// those of all texts. A text that is printed token by token shows it itself.
+/// The progress of `meshtrain generate`: on one row that of each text in turn, on several rows that of all texts
+/// together. A text that is printed token by token needs no progress.
 class TextProgress {
  public:
   TextProgress(const GenerateRequest& request, int num_rows) : request_(request), per_text_(num_rows == 1) {

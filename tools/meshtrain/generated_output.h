@@ -13,14 +13,14 @@
 
 namespace meshtrain {
 
-/// Prints the texts of `meshtrain generate`, on one rank: on stdout what is generated, in the order of prompts, on
-/// stderr how fast, each line at once.
+/// Prints the texts of `meshtrain generate`, on one rank: texts to stdout in the order of prompts, and their speed to
+/// stderr. Each line appears at once.
 class GeneratedOutput {
  public:
   enum class Style {
-    Stream,    ///< text as it comes, of one prompt at a time
-    Complete,  ///< the text of a prompt when it is done: a launcher mixes what comes in pieces with other lines
-    Json       ///< an object when it is done
+    Stream,    ///< text as it is generated, one prompt at a time
+    Complete,  ///< the complete text of a prompt: a launcher would put other lines between pieces
+    Json       ///< an object when the text of a prompt is complete
   };
   /// `tokenizer`: null prints ids.
   GeneratedOutput(std::vector<Prompt> prompts, std::shared_ptr<const Tokenizer> tokenizer, Style style);
@@ -29,14 +29,14 @@ class GeneratedOutput {
   /// Returns true when each token is printed as it comes.
   bool streams() const { return style_ == Style::Stream; }
 
-  /// For each of prompts(), whose ids are `prompt`: begin(), a token after the other, end(). A style other than Stream
-  /// takes several prompts at the same time, and prints a text when those of all earlier prompts are printed.
+  /// For each of prompts(), whose ids are `prompt`, call begin(), then add() with each token, then end(). Styles other
+  /// than Stream take several prompts at the same time, and print a text after the texts of all earlier prompts.
   void begin(size_t index, const std::vector<int64_t>& prompt);
   void add(int64_t token);
   void end(size_t index, const std::vector<int64_t>& prompt, const GenerationResult& generated);
 
  private:
-  /// A text that is done.
+  /// A complete text.
   struct Done {
     std::vector<int64_t> prompt;
     GenerationResult generated;
@@ -53,9 +53,9 @@ class GeneratedOutput {
   std::vector<Prompt> prompts_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   Style style_;
-  std::optional<TextStream> stream_;  // of the prompt under way, under Style::Stream
+  std::optional<TextStream> stream_;  // of the prompt in progress, under Style::Stream
   bool first_ = true;                 // no token of it yet
-  std::map<size_t, Done> done_;       // not printed, by prompt
+  std::map<size_t, Done> done_;       // not yet printed, by prompt
   size_t next_ = 0;                   // the prompt whose text is printed next
 };
 

@@ -60,7 +60,7 @@ std::string suggestion(const CLI::App& app, const std::string& word) {
   return has_recipe ? foreign_option(word) : "";
 }
 
-/// Gives each command without commands of its own the option --log-level.
+/// Adds the option --log-level to each command that has no commands of its own.
 void add_log_level(CLI::App& app) {
   const std::vector<CLI::App*> commands = app.get_subcommands([](CLI::App*) { return true; });
   for (CLI::App* command : commands) add_log_level(*command);
@@ -75,8 +75,8 @@ void add_log_level(CLI::App& app) {
   };
   app.add_option_function<std::string>(
          "--log-level", [](const std::string& word) { set_log_level(log_level_of(word)); },
-         "The lowest level of the log that is printed: info, warning, error or off. Above info no progress is printed "
-         "either")
+         "Lowest level of the log lines that are printed: info, warning, error or off. Above info, progress is not "
+         "printed either")
       ->check(CLI::Validator(refusal, ""))
       ->default_str("info")
       ->type_name("LEVEL");
@@ -132,7 +132,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("meshtrain ") + version());
   app.footer(
       "meshtrain COMMAND --help says more about each. One that takes longer than 10 s says on stderr how far it is.\n"
-      "--log-level LEVEL, after the command, chooses what is printed besides its output (docs/metrics.md).\n"
+      "--log-level LEVEL, after the command, chooses the log lines that are printed (docs/metrics.md).\n"
       "Exit status: 0 done; 1 failed at run time; 2 the input is wrong; 75 stopped on request, to be continued.");
   app.get_formatter()->column_width(34);
   app.require_subcommand(0, 1);

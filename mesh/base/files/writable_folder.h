@@ -8,11 +8,11 @@ namespace meshtrain {
 /// Returns `path`, or the nearest folder above it that exists.
 std::filesystem::path existing_part(const std::filesystem::path& path);
 
-/// Throws InputError unless this process may make files in `folder`, or make the folder. `what` begins the message:
-/// "the run directory".
+/// Throws InputError unless this process may create files in `folder`, or create the folder. `what` begins the message,
+/// as in "the run directory".
 void check_writable(const std::filesystem::path& folder, const std::string& what);
 
-/// Throws InputError about `key`, unless this process may make files in `folder`, which exists or whose parent does.
+/// Throws InputError about `key` unless `folder` or its parent exists and this process may create files in `folder`.
 void check_writable_or_new(const std::filesystem::path& folder, const std::string& key);
 
 }  // namespace meshtrain

@@ -39,12 +39,13 @@ class CudaPlugin {
   /// Returns the bytes that nobody has allocated on the GPU that use() has chosen; 0 when it does not say.
   virtual int64_t free_memory() const = 0;
 
-  /// Pins host memory, which is page-aligned, so that GPUs copy from and to it while they compute. After use(). Returns
-  /// why the driver refuses; empty when it has pinned it.
+  /// Pins page-aligned host memory, so that GPUs can copy from and to it while they compute. Call it after use().
+  /// Returns the driver's reason for a refusal; empty when the memory is pinned.
   virtual std::string pin(void* memory, size_t bytes) const = 0;
-  /// Ends what pin() began, when all copies are done. Any time, even after main() has returned.
+  /// Unpins memory that pin() pinned. Call it when all copies are complete, at any time, even after main() has
+  /// returned.
   virtual void unpin(void* memory) const = 0;
-  /// Returns the NUMA node of the GPU; -1 when the system does not say.
+  /// Returns the NUMA node of the GPU; -1 when the system does not report it.
   virtual int numa_node(int gpu) const = 0;
 
   /// Makes a graph on a GPU that use() has chosen.

@@ -192,7 +192,7 @@ class Plugin final : public CudaPlugin {
   }
 
   void unpin(void* memory) const override {
-    // Fails after the driver has ended, which has ended all pinning.
+    // Fails after the driver has shut down, which has unpinned all memory.
     if (cudaDeviceSynchronize() != cudaSuccess || cudaHostUnregister(memory) != cudaSuccess) cudaGetLastError();
   }
 

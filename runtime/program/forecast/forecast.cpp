@@ -174,9 +174,9 @@ int64_t layer_period(const Decisions& decisions) {
   int64_t period = 1;
   while (period < layers && !repeats(period)) ++period;
   period = std::lcm(period, decisions.recomputation.every);
-  // Units that are gathered into reused memory take one of 1 + prefetch buffers each, their gradients one of two. The
-  // sublayers of that many blocks are a multiple of it too, but with an even prefetch the larger of them take one of
-  // 1 + prefetch / 2 buffers (fsdp/offsets.h).
+  // Each unit gathered into reused memory takes one of 1 + prefetch buffers, and its gradients take one of two. The
+  // number of sublayers in that many blocks is a multiple of this number too. With an even prefetch the larger
+  // sublayers take one of 1 + prefetch / 2 buffers (fsdp/offsets.h).
   int64_t buffers = std::lcm<int64_t>(1 + decisions.fsdp.prefetch, 2);
   if (decisions.units.sublayers) buffers = std::lcm(buffers, 1 + decisions.fsdp.prefetch / 2);
   return std::lcm(period, buffers * decisions.units.layers);

@@ -181,7 +181,7 @@ Row row_of(const MeshForecast& mesh) {
           sent_text(mesh.sent_among_hosts)};
 }
 
-/// Returns a line about what a rank keeps elsewhere than in its device's memory; empty when it keeps nothing there.
+/// Returns a line about the bytes that a rank keeps outside its device's memory; empty when it keeps none there.
 std::string offload_note(const MeshForecast& mesh) {
   const OffloadForecast& offload = mesh.forecast.step.offload;
   if (offload.host == 0 && offload.disk == 0) return "";

@@ -16,25 +16,25 @@ struct GenerateOptions {
   SamplingOptions sampling = {};
   int64_t prefill_tokens = 512;  ///< tokens of a prompt in one forward: bounds memory, does not change the result
   TokenRules rules = {};
-  /// Returns true when the text ends with this token, for a reason besides `stop`. Called with each token, in order, on
-  /// every tp rank, and must return the same there; it may be collective over them.
+  /// Returns true when the text ends with this token, for a reason other than `stop`. Every tp rank calls it with each
+  /// token in order. It must return the same on all of them, and may be collective over them.
   std::function<bool(int64_t token)> ends_text = {};
 };
 
 /// The reason for which a text ended: it has max_tokens, a token of `stop`, or ends_text said so.
 enum class TextEnd { Length, Token, Text };
 
-/// A prompt and its continuation, which grows by one forward of the model at a time. The tokens depend on model, prompt
-/// and options, seed included, and on the mesh only as far as rounding does.
+/// A prompt and its continuation, which grows by one forward of the model at a time. The tokens depend on the model,
+/// the prompt and the options, including the seed; the mesh changes only their rounding.
 class Continuation {
  public:
-  /// `prompt`: at least one id, each below the model's vocab_size. `sequence`: the prompt's number among those of one
-  /// call, for random draws. `model` must outlive this.
+  /// `prompt`: at least one id, each below the model's vocab_size. `sequence`: the prompt's number in its call, for
+  /// random draws. `model` must outlive this.
   Continuation(LanguageModel& model, const std::vector<int64_t>& prompt, uint64_t sequence, GenerateOptions options);
 
-  /// Makes one LanguageModel::next(). Returns the token that it led to; none when a part of the prompt is left. Every
-  /// tp rank must call it and gets the same token. Throws AgreedError, on all of them, when logits are not finite, and
-  /// when the rules exclude every token. Call it until end() has a value.
+  /// Calls LanguageModel::next() once. Returns the chosen token; none when a part of the prompt is left. Every tp rank
+  /// must call it and gets the same token. Throws AgreedError on all tp ranks when logits are not finite or the rules
+  /// exclude every token. Call it until end() has a value.
   std::optional<int64_t> advance();
 
   /// Returns why the text has ended; none when it has not.
@@ -42,14 +42,14 @@ class Continuation {
 
  private:
   int64_t choose(const VocabularyLogits& logits) const;
-  /// Returns the reason for which a text that has `token` as its last one ends, if it does.
+  /// Returns the reason why a text ends whose last token is `token`; none when the text continues.
   std::optional<TextEnd> end_at(int64_t token) const;
 
   LanguageModel& model_;
   GenerateOptions options_;
   uint64_t sequence_;
   std::vector<int64_t> text_;  // the prompt and the tokens after it
-  size_t prompt_;              // tokens of the prompt
+  size_t prompt_;              // number of tokens in the prompt
   KeyValueCache cache_;
   std::optional<TextEnd> end_;
 };

@@ -78,10 +78,10 @@ struct Failure {
   std::string error;
 };
 
-// Gathers of weights are collective over the rows, so all of them must make the same number of forwards. The loop
-// keeps them in step by what every rank knows: it makes one forward of each row, computed or waited for, and then all
-// ranks learn the outcome in all rows. The next decision, which row takes which prompt and whether there is another
-// forward, follows from that alone, and is the same everywhere.
+// Gathers of weights are collective over the rows, so all rows must make the same number of forwards. In each turn of
+// the loop every row computes one forward or waits for one; then all ranks learn the outcomes of all rows. The next
+// decisions (which row takes which prompt, whether there is another forward) follow from these outcomes alone, so they
+// are the same on all ranks.
 class Rows {
  public:
   Rows(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts,
@@ -167,7 +167,7 @@ class Rows {
   const std::function<GenerateOptions(size_t)>& options_of_;
   const GenerationEvents& events_;
   std::vector<std::optional<Work>> work_;  // by row
-  size_t next_ = 0;                        // the prompt that no row has taken
+  size_t next_ = 0;                        // the first prompt that no row has taken
   std::unique_ptr<Continuation> own_;      // of this rank's row
   std::string error_;                      // of this rank's row
   std::optional<Failure> failure_;

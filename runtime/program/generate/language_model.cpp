@@ -11,8 +11,8 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the options of a model whose weights are cut over the rows where there are several, and in files of
-/// `offload` on one rank too.
+/// Returns the options of a model whose weights are cut over the rows when there are several. With `offload` the
+/// weights are in files, on one rank too.
 TransformerOptions transformer_options(const ModelShape& shape, int64_t num_rows,
                                        const LanguageModel::Options& options) {
   TransformerOptions all{.shape = shape,

@@ -11,9 +11,9 @@
 
 namespace meshtrain {
 
-/// A model that predicts the next token. It has no gradients, and no memory for them. The ranks of tp hold parts of its
-/// matrices and compute one sequence together: a row. Rows, the coordinates of dp, compute different sequences; their
-/// ranks hold shards of the weights (full_shard), and gather each unit for the time in which it computes.
+/// A model that predicts the next token. It has no gradients, and no memory for them. A row is the tp ranks at one
+/// coordinate of dp: they hold parts of the matrices and compute one sequence together. Different rows compute
+/// different sequences. Their ranks hold shards of the weights (full_shard), and gather each unit while it computes.
 class LanguageModel {
  public:
   struct Options {
@@ -23,8 +23,8 @@ class LanguageModel {
   };
 
   /// `read` fills this rank's part of a parameter; it must not issue collectives. Every rank of the mesh must construct
-  /// it. Throws InputError, on all ranks alike, when the mesh cuts over cp, when tp does not divide the model's heads,
-  /// and what `read` throws on any of them.
+  /// it. Throws InputError on all ranks when the mesh cuts over cp, or when tp does not divide the model's heads. When
+  /// `read` throws on any rank, throws that error on all ranks.
   LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, const Options& options,
                 const std::function<void(const Parameter&)>& read);
 
@@ -32,14 +32,14 @@ class LanguageModel {
   KeyValueCache make_cache(int64_t capacity) const;
 
   /// Runs one or more `ids` through the model; they follow the positions in `cache`. Returns the logits of the next
-  /// token. Every rank of the row must call it, with the same ids. All other rows call it too, or wait().
+  /// token. Every rank of the row must call it, with the same ids. All other rows must call next() or wait().
   VocabularyLogits next(const std::vector<int64_t>& ids, KeyValueCache& cache);
   /// Gives other rows this rank's shards for one next(). Every rank of a row that has nothing to compute must call it
-  /// when other rows call next(); else these never end.
+  /// when other rows call next(); otherwise their calls never return.
   void wait() { model_->gather_only(); }
 
   const ModelShape& shape() const { return shape_; }
-  /// The ranks of all rows that hold shards of the same parts: dp.
+  /// Returns the ranks, one of each row, that hold shards of the same parts: dp.
   const Group& rows() const { return rows_; }
   ShardedModel& model() { return *model_; }
 

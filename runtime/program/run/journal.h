@@ -32,8 +32,8 @@ class Journal {
   Journal(const Recipe& recipe, const Decisions& decisions, const std::vector<std::string>& hosts,
           std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
-  /// Prints the lines before the first step: the model, its layout on the mesh, and the memory of `fsdp`. Begins the
-  /// start in events.jsonl.
+  /// Prints the lines before the first step: the model, its layout on the mesh, and the memory of `fsdp`. Writes the
+  /// start to events.jsonl.
   void announce(const ModelSize& size, const Fsdp& fsdp) const;
   /// Prints which data the run reads from its first step to its last, `num_samples` samples.
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;

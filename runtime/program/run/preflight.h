@@ -42,8 +42,8 @@ struct MemoryNotice {
 MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, ForecastRequest request, int64_t needed,
                            bool measured);
 
-/// Throws InputError when `each` bytes of a rank that are offloaded to the host, `ranks` of which share it, are more
-/// than the `free` bytes of its memory.
+/// Throws InputError when `ranks` x `each` > `free`. `each`: bytes that a rank offloads to its host. `ranks`: number of
+/// ranks on the host. `free`: free bytes of the host's memory.
 void check_offload_memory(int64_t each, int64_t ranks, int64_t free);
 
 /// Returns memory_remedies(), or an empty text when no forecast is possible. Throws nothing.

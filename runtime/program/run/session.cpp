@@ -86,7 +86,7 @@ void Session::resume() {
     journal_ = std::make_unique<Journal>(recipe_, decisions_, hosts, std::move(directory_), resumed_.state.step);
     if (prediction_) prediction_->write();
   });
-  // Only now: a run that is refused before leaves its folder as it was. Rank 0's journal has opened the log.
+  // Only now, so that a run that was refused before has left its folder unchanged. Rank 0's journal has opened the log.
   if (!journal_) log_warnings_to(RunDirectory::log_of(folder_));
 }
 

@@ -23,10 +23,10 @@ struct Recomputation {
   Recompute of(int64_t block) const { return block % every == 0 ? what : Recompute::Nothing; }
 };
 
-/// Returns function(inputs) and keeps nothing but `inputs`, at least one tensor, for the backward, which calls
-/// `function` again, with the same values, and differentiates that. Gradients of leaves that `function` uses are
-/// accumulated in their buffers, and hooks on those leaves fire, as they would without. `trainable`: some of these
-/// leaves require a gradient.
+/// Returns function(inputs), and keeps only `inputs`, at least one tensor, for the backward. The backward calls
+/// `function` again with the same values and differentiates this call. As without recomputation, gradients of the
+/// leaves that `function` uses are accumulated in their buffers, and hooks on these leaves fire. `trainable`: some of
+/// these leaves require a gradient.
 ///
 /// Without recording it only returns function(inputs). The backward throws std::logic_error when it is itself recorded,
 /// and under torch::autograd::grad, which could not return the gradients of the leaves.

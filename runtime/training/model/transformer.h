@@ -24,12 +24,12 @@ struct ForwardPass {
 };
 
 /// Attention or the feed-forward layer of a block, with the norms before and after it. A block's sublayers, called in
-/// their order, compute what the block's forward computes, and use their own parameters alone.
+/// order, compute the same as the block's forward. Each uses only its own parameters.
 struct Sublayer {
   std::string name;                    ///< "block 3 attention", "block 3 feed-forward"
   std::vector<Parameter*> parameters;  ///< valid as long as the model lives
-  /// `x`: the block's input. `before`: what the sublayer before returned, undefined for the first. The last returns the
-  /// block's result. Every rank of tp and cp must call it.
+  /// `x`: the block's input. `before`: the result of the previous sublayer; undefined for the first. The last one
+  /// returns the block's result. Every rank of tp and cp must call it.
   std::function<at::Tensor(const at::Tensor& x, const at::Tensor& before, const ForwardPass& pass)> forward;
 };
 

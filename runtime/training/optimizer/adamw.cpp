@@ -80,7 +80,7 @@ void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_mome
            double beta2, double weight_decay, double eps) {
   if (skip && is_true(*skip)) return;
   if (rounded && rounded->scalar_type() == at::kHalf && has_adamw_loops(values, gradients, {})) {
-    // The loops round to bf16 alone.
+    // The loops round only to bf16.
     adamw(values, first_moment, second_moment, gradients, {}, learning_rate, count, factor, {}, rate, beta1, beta2,
           weight_decay, eps);
     rounded->copy_(values);

@@ -57,16 +57,16 @@ class Optimizer {
   /// corrections.
   virtual void resume(int64_t num_steps);
 
-  /// Lets updates report buffers that have their new values (Fsdp::shard_changed()), so that offloaded ones go to the
-  /// device while the next are updated. Call it for the optimizer that all updates belong to, not for parts of it.
+  /// Makes updates report buffers that have their new values (Fsdp::shard_changed()), so that offloaded shards are
+  /// copied to the device while the next ones are updated. Call it for the complete optimizer, not for its parts.
   void report_updates() { reports_ = true; }
 
  protected:
   /// Performs the update of step(), which has counted it already.
   virtual void update(const UpdateInputs& inputs) = 0;
   /// Reports that the trained buffers before `next`, in the order of trainable_buffers(), have their new values;
-  /// nullptr: all have. An update calls it with every buffer that it updates, in this order, or not at all. Throws
-  /// std::logic_error when `next` comes earlier in that order.
+  /// nullptr: all buffers. An update must call it either for every buffer that it updates, in this order, or never.
+  /// Throws std::logic_error when `next` comes before an earlier call's.
   void updated_before(const FlatBuffer* next);
   /// Returns num_steps() as a scalar on the device, fp32 as LibTorch's optimizers have it.
   const at::Tensor& count() const { return count_; }

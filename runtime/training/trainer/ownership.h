@@ -22,15 +22,15 @@ std::vector<OwnedRange> owned_ranges(const std::vector<ParameterGroup>& groups);
 /// Returns the sum of the squared gradients over `ranges`: an fp64 scalar on the buffers' device. Not collective.
 at::Tensor owned_squares(const std::vector<OwnedRange>& ranges, at::Device device);
 
-/// Squares of offloaded gradients, which a device computes before they leave for the host (Fsdp::on_reduced()).
+/// Squares of offloaded gradients, computed on the device before the gradients leave for the host (Fsdp::on_reduced()).
 class LeavingSquares {
  public:
   /// `ranges` must outlive this.
   LeavingSquares(const std::vector<OwnedRange>& ranges, at::Device device);
 
-  /// Takes the squares of the owned part of `gradients`, the shard of `buffer`.
+  /// Computes the squares of the owned part of `gradients`, the shard of `buffer`.
   void take(const FlatBuffer& buffer, const at::Tensor& gradients);
-  /// Returns the sum of the squares taken last, as owned_squares() does for gradients that stay: in the same order.
+  /// Returns the sum of the last squares, in the order in which owned_squares() adds those of gradients that stay.
   at::Tensor sum() const;
 
  private:

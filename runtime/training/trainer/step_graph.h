@@ -24,7 +24,7 @@ class StepGraph {
   StepGraph(std::unique_ptr<DeviceGraph> graph, Step step);
 
   /// Returns why a run cannot use a graph, "optimizer is sgd, ..."; empty when it can. `can_record`: the device and the
-  /// transport of its ranks support recording. `is_offloaded`: shards are (Fsdp::is_offloaded()).
+  /// transport of its ranks support recording. `is_offloaded`: as Fsdp::is_offloaded().
   static std::string hindrance(const TrainerOptions& options, at::Device device, bool can_record, bool is_offloaded);
 
   /// Returns true when the recorded work is the same for every batch like this one: its samples have no documents of

@@ -170,7 +170,7 @@ void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, 
     return;
   }
   const at::Tensor numbers = at::stack({grad_norm, non_finite, learning_rate}).cpu();
-  mesh_.world().check();  // they may be of a collective that failed
+  mesh_.world().check();  // the numbers may be from a collective that failed
   finish_copies();
   optimizer_->step({numbers[2], clip_factor(numbers[0]), numbers[1].to(at::kBool)});
 }

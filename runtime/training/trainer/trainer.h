@@ -20,13 +20,15 @@
 
 namespace meshtrain {
 
-/// A model in parts on its mesh, with its optimizer and the training step. During a step the host waits for no result
-/// of the device, except with sgd and muon, for the loss scale of the next step, and when shards are offloaded, which
-/// the host updates. The trainer also runs on the Meta device. Every rank must construct the same trainer and call each
-/// function.
+/// A model in parts on its mesh, with its optimizer and the training step. The trainer also runs on the Meta device.
+/// Every rank must construct the same trainer and call each function. During a step the host waits for a result of the
+/// device only
+///   - with sgd and muon,
+///   - for the loss scale of the next step,
+///   - when shards are offloaded, because the host updates them.
 class Trainer {
  public:
-  /// `parts`: the parts that this rank computes, at least one, with shards in one kind of memory. `index`: the
+  /// `parts`: the parts that this rank computes, at least one, all with the same kind of shard memory. `index`: the
   /// parameters of the complete model, including those of `parts` (index_of()). `make`: makes the optimizer. Throws
   /// InputError when no optimizer has the name in `options`. Not collective. `mesh` must outlive this.
   Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
@@ -113,7 +115,7 @@ class Trainer {
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
   void limit_graph() const;
   void multiply_gradients(const at::Tensor& factor);
-  /// Lets the device take what it needs of gradients that leave it.
+  /// Makes the device unscale gradients and compute their squares before they leave for the host.
   void watch_leaving_gradients();
   void shards_changed(const ShardChange& change);
   /// Returns when the host may read and change offloaded shards.

@@ -10,13 +10,13 @@
 namespace meshtrain {
 
 /// Consecutive layers of a model that run in the units of an Fsdp: the embedding, the units of the blocks
-/// (UnitOptions), the head. A head that shares the embedding's weight is in the same unit, which stays gathered for the
-/// complete step. Every rank of tp, cp and the units makes the same calls.
+/// (UnitOptions), the head. A head that shares the embedding's weight is in the embedding's unit, which stays gathered
+/// for the complete step. Every rank of tp, cp and the units makes the same calls.
 class ShardedModel {
  public:
   /// `layers`: this model's range of Transformer::layers(), at least one layer. Collective as Fsdp's constructor is.
   /// Throws std::invalid_argument when the range has the head without the embedding whose weight the head shares, and
-  /// for units of several blocks that are divided into sublayers.
+  /// when `units` divides units of several blocks into sublayers.
   ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units, FsdpOptions options);
 
   /// Runs the layers: see Layer.

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
     gradients_pack.to(g);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      // The operations of adamw_host.cpp, in its order: host and GPU give the same bits.
+      // The same operations in the same order as in adamw_host.cpp, so that host and GPU give the same bits.
       const float gradient = rounded<G>(g[j] * factor);
       m[j] = fmaf(rest1, gradient, beta1 * m[j]);
       v[j] = fmaf(rest2 * gradient, gradient, beta2 * v[j]);
