@@ -133,7 +133,9 @@ TEST(GenerateRows, AFreeRowTakesTheNextPrompt) {
   for (size_t prompt = 0; prompt < taken_by.size(); ++prompt) {
     EXPECT_EQ(taken_by[prompt], static_cast<int>(std::min(prompt, rows - 1))) << prompt;
   }
-  if (rows > 1) EXPECT_EQ(ended.front(), rows - 1) << "while the others are under way";
+  if (rows > 1) {
+    EXPECT_EQ(ended.front(), rows - 1) << "while the others are under way";
+  }
   EXPECT_EQ(ended.size(), 2 * rows);
 }
 
@@ -185,7 +187,9 @@ TEST(GenerateRows, ARankHoldsItsShardAndTwoUnits) {
     const bool cut = n > 1 || on_disk;
     const int64_t held = memory.live() - before;
     EXPECT_EQ(held, !cut ? bytes.all : bytes.two + (on_disk ? 0 : bytes.all / n));
-    if (cut && n != 2) EXPECT_LT(held, bytes.all);
+    if (cut && n != 2) {
+      EXPECT_LT(held, bytes.all);
+    }
     texts(model, prompts(n), options_with({}));
     EXPECT_EQ(memory.live() - before, held);
   }
