@@ -135,13 +135,18 @@ class Rows {
     }
   }
 
+  /// Makes the row ready for another prompt.
+  void free(int row) {
+    work_[static_cast<size_t>(row)].reset();
+    if (row == model_.rows().rank()) own_.reset();
+  }
+
   /// Ends the row's prompt by the error of its ranks.
   void fail(int row) {
-    std::optional<Work>& work = work_[static_cast<size_t>(row)];
+    const size_t prompt = work_[static_cast<size_t>(row)]->prompt;
     const std::string error = broadcast_text(model_.rows(), error_, row);
-    if (!failure_ || work->prompt < failure_->prompt) failure_ = Failure{work->prompt, error};
-    work.reset();
-    if (row == model_.rows().rank()) own_.reset();
+    if (!failure_ || prompt < failure_->prompt) failure_ = Failure{prompt, error};
+    free(row);
   }
 
   void take(int row, const Report& report) {
@@ -158,8 +163,7 @@ class Rows {
     result.prefill_seconds = seconds_between(work->begin, work->first_token);
     result.decode_seconds = seconds_between(work->first_token, Clock::now());
     if (events_.ends) events_.ends(work->prompt, row, result);
-    work.reset();
-    if (row == model_.rows().rank()) own_.reset();
+    free(row);
   }
 
   LanguageModel& model_;
