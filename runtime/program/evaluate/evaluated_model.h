@@ -28,7 +28,7 @@ struct EvaluationRequest {
 /// stream. Where the request names the tokens, their sidecar or index gives dtype, layout and documents that the
 /// options leave out; what the run says of its own file counts where these say nothing. Weights are cut over dp x cp
 /// (full_shard), and over tp. All other decisions about the mesh are `auto`, because those of the run that wrote a
-/// checkpoint are for another mesh. Throws InputError that names what is missing or wrong. Not collective.
+/// checkpoint are for another mesh. Throws InputError when an option is missing or wrong. Not collective.
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request);
 
 /// Makes a model on a mesh that computes losses. It has no gradients, no optimizer, and no memory for them. Its
