@@ -12,9 +12,10 @@ namespace meshtrain {
 
 /// How the elements of a parameter are first drawn.
 struct Initializer {
-  enum class Kind { Zeros, Ones, Normal };
+  enum class Kind { Zeros, Ones, Normal, Uniform };
   Kind kind = Kind::Zeros;
-  double std = 0;  ///< Normal: standard deviation about 0
+  double std = 0;    ///< Normal: standard deviation about 0
+  double bound = 0;  ///< Uniform: values lie in (-bound, bound]
 };
 
 /// A trainable tensor of the model and its distribution on the mesh. Layers declare it; the owner of the storage

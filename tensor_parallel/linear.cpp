@@ -23,14 +23,42 @@ void append(std::vector<Parameter*>& all, std::vector<Parameter>& parameters) {
   for (Parameter& parameter : parameters) all.push_back(&parameter);
 }
 
+void append(std::vector<Parameter*>& all, std::vector<Adapter>& adapters) {
+  for (Adapter& adapter : adapters) all.push_back(&adapter.a);
+  for (Adapter& adapter : adapters) all.push_back(&adapter.b);
+}
+
+AdapterTerms terms(const std::vector<Adapter>& adapters, const std::vector<int64_t>& first_columns,
+                   const at::Tensor& tokens) {
+  AdapterTerms terms;
+  if (adapters.empty()) return terms;
+  for (const Adapter& adapter : adapters) {
+    terms.a.push_back(adapter.a.tensor);
+    terms.b.push_back(adapter.b.tensor);
+    terms.scales.push_back(adapter.scale);
+  }
+  terms.first_columns = first_columns;
+  terms.dropout = adapters.front().dropout;
+  terms.tokens = tokens;
+  terms.first_feature = adapters.front().a.box.start[1];
+  return terms;
+}
+
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& tp, int64_t in_features,
                                            const std::vector<Output>& outputs, bool bias, Initializer initializer,
                                            const at::TensorOptions& options)
     : tp_(tp) {
-  for (const auto& [name, features] : outputs) {
+  int64_t first_column = 0;
+  for (const auto& [name, features, adapter] : outputs) {
     const int64_t rows = divided(tp, name, "output", features);
+    if (adapter) {
+      adapters_.push_back(column_parallel_adapter(tp, name, in_features, features, *adapter, options));
+      adapters_.back().a.follows_previous = adapters_.size() > 1;
+      first_columns_.push_back(first_column);
+    }
+    first_column += features / tp.group.size();
     weights_.push_back(sharded_parameter(name + ".weight", {rows, in_features}, 0, tp.group, initializer, options));
     weights_.back().follows_previous = weights_.size() > 1;
     weights_.back().written_by_layer = true;
@@ -41,37 +69,41 @@ ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& tp, int64_t in_
   }
 }
 
-at::Tensor ColumnParallelLinear::forward(const LayerInput& x) const {
-  return column_parallel_linear(x, tensors(weights_), tensors(biases_), tp_);
+at::Tensor ColumnParallelLinear::forward(const LayerInput& x, const at::Tensor& tokens) const {
+  return column_parallel_linear(x, tensors(weights_), tensors(biases_), tp_, terms(adapters_, first_columns_, tokens));
 }
 
 std::vector<Parameter*> ColumnParallelLinear::parameters() {
   std::vector<Parameter*> all;
   append(all, weights_);
   append(all, biases_);
+  append(all, adapters_);
   return all;
 }
 
 RowParallelLinear::RowParallelLinear(const TensorParallel& tp, const std::string& name, int64_t in_features,
                                      int64_t out_features, bool bias, Initializer initializer,
-                                     const at::TensorOptions& options)
+                                     const at::TensorOptions& options, const std::optional<AdapterOptions>& adapter)
     : tp_(tp),
       weight_(sharded_parameter(name + ".weight", {out_features, divided(tp, name, "input", in_features)}, 1, tp.group,
                                 initializer, options)) {
   weight_.written_by_layer = true;
+  if (adapter) adapter_.push_back(row_parallel_adapter(tp, name, in_features, out_features, *adapter, options));
   if (!bias) return;
   bias_.push_back(full_parameter(name + ".bias", {out_features}, Initializer{}, options));
   bias_.back().written_by_layer = true;
   if (tp.splits_rows()) bias_.back().partial_over = tp.group.name();
 }
 
-at::Tensor RowParallelLinear::forward(const LayerInput& x) const {
-  return row_parallel_linear(x, weight_.tensor, bias_.empty() ? at::Tensor() : bias_.front().tensor, tp_);
+at::Tensor RowParallelLinear::forward(const LayerInput& x, const at::Tensor& tokens) const {
+  return row_parallel_linear(x, weight_.tensor, bias_.empty() ? at::Tensor() : bias_.front().tensor, tp_,
+                             terms(adapter_, {0}, tokens));
 }
 
 std::vector<Parameter*> RowParallelLinear::parameters() {
   std::vector<Parameter*> all = {&weight_};
   append(all, bias_);
+  append(all, adapter_);
   return all;
 }
 

@@ -60,7 +60,7 @@ TEST_P(LinearTest, ColumnParallelIsThePlainLayer) {
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
     const at::Tensor full_x = random_tensor({kTokens, kIn}, 1 + micro_batch).requires_grad_();
     std::vector<at::Tensor> own_y, own_dy, full_y, full_dy;
-    for (const auto& [name, features] : outputs) {
+    for (const auto& [name, features, adapter] : outputs) {
       full_y.push_back(plain_linear(full_x, values, name));
       full_dy.push_back(random_tensor({kTokens, features}, static_cast<uint64_t>(10 * micro_batch + features)));
       own_y.push_back(own_part(full_y.back(), 1));

@@ -12,12 +12,16 @@ Attention::Attention(int64_t layer, const std::string& name, const ModelShape& s
       head_dim_(shape.head_dim),
       parallelism_(parallelism),
       query_key_value_(parallelism.tensor, shape.hidden_size,
-                       {{name + ".q_proj", shape.num_attention_heads * shape.head_dim},
-                        {name + ".k_proj", shape.num_key_value_heads * shape.head_dim},
-                        {name + ".v_proj", shape.num_key_value_heads * shape.head_dim}},
+                       {{name + ".q_proj", shape.num_attention_heads * shape.head_dim,
+                         adapter_of(shape.adapter, name + ".q_proj", name, shape.hidden_size)},
+                        {name + ".k_proj", shape.num_key_value_heads * shape.head_dim,
+                         adapter_of(shape.adapter, name + ".k_proj", name, shape.hidden_size)},
+                        {name + ".v_proj", shape.num_key_value_heads * shape.head_dim,
+                         adapter_of(shape.adapter, name + ".v_proj", name, shape.hidden_size)}},
                        shape.qkv_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
       output_(parallelism.tensor, name + ".o_proj", shape.num_attention_heads * shape.head_dim, shape.hidden_size,
-              shape.output_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
+              shape.output_bias, {Initializer::Kind::Normal, shape.initializer_range}, options,
+              adapter_of(shape.adapter, name + ".o_proj", name + ".o_proj", shape.num_attention_heads * shape.head_dim)),
       is_rotary_(is_rotary(shape, layer)),
       is_locally_rotary_(is_locally_rotary(shape, layer)),
       rule_{attention_scale(shape), window_of(shape, layer), shape.attn_logit_softcapping} {
@@ -40,12 +44,12 @@ Attention::Attention(int64_t layer, const std::string& name, const ModelShape& s
 at::Tensor Attention::forward(const LayerInput& x, const Sequence& sequence) const {
   const auto [q, k, v] = project(x, sequence);
   const at::Tensor mixed = mix(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sequence);
-  return output_.forward(mixed.transpose(1, 2).reshape({-1, num_heads_ * head_dim_}));
+  return output_.forward(mixed.transpose(1, 2).reshape({-1, num_heads_ * head_dim_}), sequence.tokens);
 }
 
 Attention::Projections Attention::project(const LayerInput& x, const Sequence& sequence) const {
   const int64_t s = sequence.layout.local_length(), heads = num_heads_ + 2 * num_kv_heads_;
-  const at::Tensor qkv = query_key_value_.forward(x).view({-1, s, heads, head_dim_});
+  const at::Tensor qkv = query_key_value_.forward(x, sequence.tokens).view({-1, s, heads, head_dim_});
   const Rotary* rotary = rotary_of(sequence);
   const bool is_normed = query_norm_ || all_queries_norm_;
   if (!is_normed && rotary != nullptr) {

@@ -66,9 +66,9 @@ Block::Block(int64_t layer, const std::string& name, const ModelShape& shape, co
 }
 
 at::Tensor Block::forward(const at::Tensor& x, const Sequence& sequence) const {
-  if (recompute_ != Recompute::All) return compute_feed_forward(x, compute_attention(x, sequence));
+  if (recompute_ != Recompute::All) return compute_feed_forward(x, compute_attention(x, sequence), sequence);
   const auto compute = [this, sequence](const std::vector<at::Tensor>& inputs) {
-    return compute_feed_forward(inputs[0], compute_attention(inputs[0], sequence));
+    return compute_feed_forward(inputs[0], compute_attention(inputs[0], sequence), sequence);
   };
   return recomputed({x}, compute, any_trainable(of_attention_) || any_trainable(of_feed_forward_));
 }
@@ -81,22 +81,23 @@ at::Tensor Block::attend(const at::Tensor& x, const Sequence& sequence) const {
   return recomputed({x}, compute, any_trainable(of_attention_));
 }
 
-at::Tensor Block::feed(const at::Tensor& x, const at::Tensor& attended) const {
-  if (recompute_ != Recompute::All) return compute_feed_forward(x, attended);
-  const auto compute = [this](const std::vector<at::Tensor>& inputs) {
-    return compute_feed_forward(inputs[0], inputs[1]);
+at::Tensor Block::feed(const at::Tensor& x, const at::Tensor& attended, const Sequence& sequence) const {
+  if (recompute_ != Recompute::All) return compute_feed_forward(x, attended, sequence);
+  const auto compute = [this, sequence](const std::vector<at::Tensor>& inputs) {
+    return compute_feed_forward(inputs[0], inputs[1], sequence);
   };
   return recomputed({x, attended}, compute, any_trainable(of_feed_forward_));
 }
 
-at::Tensor Block::compute_feed_forward(const at::Tensor& x, const at::Tensor& attended) const {
+at::Tensor Block::compute_feed_forward(const at::Tensor& x, const at::Tensor& attended,
+                                       const Sequence& sequence) const {
   const bool again = recompute_ == Recompute::Elementwise;
   if (!feed_forward_norm_) {
     const at::Tensor stream = attended + x;
-    return stream + feed_forward(stream.to(dtype_), again);
+    return stream + feed_forward(stream.to(dtype_), again, sequence);
   }
   const RmsNorm::Sum stream = feed_forward_norm_->of_sum(attended, x, again);
-  return stream.sum + feed_forward(stream.normed, again);
+  return stream.sum + feed_forward(stream.normed, again, sequence);
 }
 
 at::Tensor Block::compute_attention(const at::Tensor& x, const Sequence& sequence) const {
@@ -108,8 +109,8 @@ at::Tensor Block::compute_attention(const at::Tensor& x, const Sequence& sequenc
   return update(attention_.forward(input(), sequence), attended_norm_);
 }
 
-at::Tensor Block::feed_forward(const LayerInput& x, bool again) const {
-  return update(feed_forward_.forward(x, again), fed_norm_);
+at::Tensor Block::feed_forward(const LayerInput& x, bool again, const Sequence& sequence) const {
+  return update(feed_forward_.forward(x, again, sequence.tokens), fed_norm_);
 }
 
 at::Tensor Block::update(at::Tensor y, const std::optional<RmsNorm>& norm) const {

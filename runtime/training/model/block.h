@@ -23,11 +23,11 @@ class Block {
   /// collectives of what it computes again, in the same order on every rank.
   at::Tensor forward(const at::Tensor& x, const Sequence& sequence) const;
 
-  /// Compute the block in two calls: feed(x, attend(x, s)) has the bits of forward(x, s). Each call uses only its own
+  /// Compute the block in two calls: feed(x, attend(x, s), s) has the bits of forward(x, s). Each call uses only its own
   /// parameters, in recomputation too. attend() returns the term that attention adds to x, in the dtype of `options`.
   /// `attended`: the result of attend().
   at::Tensor attend(const at::Tensor& x, const Sequence& sequence) const;
-  at::Tensor feed(const at::Tensor& x, const at::Tensor& attended) const;
+  at::Tensor feed(const at::Tensor& x, const at::Tensor& attended, const Sequence& sequence) const;
 
   /// Returns the parameters of attend(), then those of feed().
   std::vector<Parameter*> parameters();
@@ -38,8 +38,8 @@ class Block {
 
  private:
   at::Tensor compute_attention(const at::Tensor& x, const Sequence& sequence) const;
-  at::Tensor compute_feed_forward(const at::Tensor& x, const at::Tensor& attended) const;
-  at::Tensor feed_forward(const LayerInput& x, bool again) const;
+  at::Tensor compute_feed_forward(const at::Tensor& x, const at::Tensor& attended, const Sequence& sequence) const;
+  at::Tensor feed_forward(const LayerInput& x, bool again, const Sequence& sequence) const;
   at::Tensor update(at::Tensor y, const std::optional<RmsNorm>& norm) const;
 
   std::optional<RmsNorm> attention_norm_;  // before attention

@@ -14,8 +14,8 @@ class FeedForward {
               const at::TensorOptions& options);
 
   /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`: the backward
-  /// computes activation(gate(x)) * up(x) again instead of keeping it.
-  at::Tensor forward(const LayerInput& x, bool recompute) const;
+  /// computes activation(gate(x)) * up(x) again instead of keeping it. `tokens`: Sequence::tokens.
+  at::Tensor forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
   std::vector<Parameter*> parameters();
 
  private:

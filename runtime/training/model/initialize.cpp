@@ -25,20 +25,30 @@ std::array<double, 2> normal_pair(uint64_t pair, uint64_t key) {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
+/// Returns the two values in (-1, 1] of elements 2 * pair and 2 * pair + 1.
+std::array<double, 2> uniform_pair(uint64_t pair, uint64_t key) {
+  const Counter bits = philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}, key);
+  return {2 * uniform(bits[0], bits[1]) - 1, 2 * uniform(bits[2], bits[3]) - 1};
+}
+
 /// Fills `out` with the elements [first, first + count) of the global tensor.
-void draw(double* out, int64_t first, int64_t count, uint64_t key, double std) {
+void draw(double* out, int64_t first, int64_t count, uint64_t key, const Initializer& initializer) {
+  const bool is_normal = initializer.kind == Initializer::Kind::Normal;
+  const double scale = is_normal ? initializer.std : initializer.bound;
   int64_t index = first;
   while (index < first + count) {
-    const std::array<double, 2> pair = normal_pair(static_cast<uint64_t>(index) / 2, key);
+    const auto number = static_cast<uint64_t>(index) / 2;
+    const std::array<double, 2> pair = is_normal ? normal_pair(number, key) : uniform_pair(number, key);
     do {
-      out[index - first] = std * pair[index % 2];
+      out[index - first] = scale * pair[index % 2];
       ++index;
     } while (index % 2 != 0 && index < first + count);
   }
 }
 
-/// Draws normal values for `box` of a tensor of `global_shape`, as a host tensor of doubles shaped like the box.
-at::Tensor draw_box(const Box& box, const std::vector<int64_t>& global_shape, uint64_t key, double std) {
+/// Draws values for `box` of a tensor of `global_shape`, as a host tensor of doubles shaped like the box.
+at::Tensor draw_box(const Box& box, const std::vector<int64_t>& global_shape, uint64_t key,
+                    const Initializer& initializer) {
   at::Tensor values = at::empty(box.size, at::kDouble);
   const int64_t run = box.size.back();  // contiguous in the global tensor
   if (values.numel() == 0) return values;
@@ -52,7 +62,7 @@ at::Tensor draw_box(const Box& box, const std::vector<int64_t>& global_shape, ui
         rest /= box.size[dim];
         stride *= global_shape[dim];
       }
-      draw(out + row * run, first + box.start.back(), run, key, std);
+      draw(out + row * run, first + box.start.back(), run, key, initializer);
     }
   });
   return values;
@@ -71,12 +81,12 @@ void initialize(const Parameter& parameter, uint64_t seed) {
       parameter.valid().detach().fill_(1);
       return;
     case Initializer::Kind::Normal:
+    case Initializer::Kind::Uniform:
       break;
   }
   if (local.device().type() == at::kMeta) return;
   at::Tensor valid = parameter.valid().detach();
-  valid.copy_(
-      draw_box(parameter.box, parameter.global_shape, philox_key(seed, parameter.name), parameter.initializer.std));
+  valid.copy_(draw_box(parameter.box, parameter.global_shape, philox_key(seed, parameter.name), parameter.initializer));
 }
 
 }  // namespace meshtrain

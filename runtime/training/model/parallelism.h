@@ -23,6 +23,8 @@ struct Sequence {
                   ///< cache's length
   Rotary local_rotary = {};        ///< of sliding layers with a theta of their own; without tensors where none has
   KeyValueCache* cache = nullptr;  ///< holds earlier positions, and these after the forward; null: no cache
+  at::Tensor tokens = {};          ///< int64 [T]: a number for each token that is unique in the run, from which dropout
+                                   ///< draws; undefined: adapters drop nothing
 };
 
 }  // namespace meshtrain

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/training/model/adapter_shape.h"
+
 namespace meshtrain {
 
 /// The scaling of rotary frequencies for contexts longer than the pre-trained one, with transformers' names and
@@ -60,6 +62,7 @@ struct ModelShape {
   int64_t query_pre_attn_scalar = 0;    ///< Gemma; 0: head_dim
   double attn_logit_softcapping = 0;    ///< Gemma 2: scores become c tanh(score / c); 0: they stay
   double final_logit_softcapping = 0;   ///< Gemma 2: the same of logits
+  AdapterShape adapter = {};            ///< of the linear layers; not a key of config.json
 };
 
 /// Returns the positions that `layer` sees, its own included; 0: all before it.

@@ -25,8 +25,8 @@ std::vector<Sublayer> sublayers_of(Block& block, const std::string& name) {
              return block.attend(x, pass.sequence);
            }},
           {name + " feed-forward", block.feed_forward_parameters(),
-           [&block](const at::Tensor& x, const at::Tensor& attended, const ForwardPass&) {
-             return block.feed(x, attended);
+           [&block](const at::Tensor& x, const at::Tensor& attended, const ForwardPass& pass) {
+             return block.feed(x, attended, pass.sequence);
            }}};
 }
 
@@ -113,6 +113,7 @@ std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarTyp
   Transformer model(shape, {}, at::TensorOptions(at::kMeta));
   std::vector<TensorEntry> tensors;
   for (const Parameter* parameter : model.parameters()) {
+    if (is_adapter(parameter->name)) continue;
     tensors.push_back({parameter->name, dtype, parameter->global_shape});
   }
   return tensors;

@@ -83,7 +83,7 @@ class Transformer {
   std::optional<Parameter> head_;
 };
 
-/// Returns the parameters of a model of this shape, none of them cut, as if each had `dtype`: in the order of
+/// Returns the parameters of a model of this shape without its adapters, none of them cut, as if each had `dtype`: in the order of
 /// Transformer::parameters(), without any memory for them.
 std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarType dtype);
 

@@ -15,6 +15,7 @@ struct MicroBatch {
   /// The positions, among all S, at which documents begin in each sequence (DocumentStarts); empty: each sequence is
   /// one document.
   std::vector<std::vector<int64_t>> documents = {};
+  int64_t first_sample = 0;  ///< the number of its first sample in the run, from which dropout draws
 };
 
 /// A data-parallel rank's share of one global batch.

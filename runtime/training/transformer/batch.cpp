@@ -18,7 +18,7 @@ MicroBatch read_micro_batch(const Samples& samples, const BatchOptions& options,
         samples.read(first + row, ids.data_ptr<int64_t>() + row * length, labels.data_ptr<int64_t>() + row * length);
   }
   if (std::ranges::all_of(documents, [](const auto& starts) { return starts.empty(); })) documents.clear();
-  return {layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1), std::move(documents)};
+  return {layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1), std::move(documents), first};
 }
 
 StepBatch read_batch(const Samples& samples, const BatchOptions& options, const DeviceMesh& mesh,

@@ -1,7 +1,5 @@
 #include "runtime/training/transformer/parallelize.h"
 
-#include "mesh/base/files/glob.h"
-
 namespace meshtrain {
 
 // The order matters. Layers are constructed with their part of each matrix, so tensor parallelism comes first. A
@@ -27,7 +25,7 @@ std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions&
                                                    options.recomputation, options.precision.residual);
   if (options.frozen_row) model->freeze_embedding_row(*options.frozen_row);
   for (Parameter* parameter : model->parameters()) {
-    if (first_match(options.freeze, parameter->name)) parameter->tensor.set_requires_grad(false);
+    if (!is_trained(options.shape.adapter, options.freeze, parameter->name)) parameter->tensor.set_requires_grad(false);
   }
 
   // 4. FSDP: units of layers in flat buffers, cut over the data-parallel ranks, or complete on each rank for NO_SHARD.

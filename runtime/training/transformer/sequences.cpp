@@ -30,6 +30,10 @@ SequenceLayout sequence_layout(SequenceLayout::Kind kind, int64_t sequence_lengt
 Sequences::Sequences(const TransformerOptions& options, const DeviceMesh& mesh, at::Device device)
     : undivided_(one_document_each(sequence_layout(options.context.layout, options.batch.sequence_length, mesh),
                                    options, device)) {
+  if (options.shape.adapter.dropout > 0) {
+    const int64_t length = options.batch.sequence_length, rows = options.batch.micro_batch;
+    positions_ = layout().take(at::arange(rows * length).view({rows, length}), 1).reshape(-1).to(device);
+  }
   if (!options.has_documents) return;
   const at::Tensor positions = at::arange(options.batch.sequence_length);
   angles_ = angles_of(positions, options, device);
@@ -42,6 +46,12 @@ Sequence Sequences::of(const DocumentStarts& documents) const {
   const at::Tensor positions = layout.take(document_positions(documents, layout.sequence_length()), 1);
   return {layout.with_documents(documents), angles_.value().select(positions),
           local_angles_.cos.defined() ? local_angles_.select(positions) : Rotary{}};
+}
+
+Sequence Sequences::in_training(const MicroBatch& micro_batch) const {
+  Sequence sequence = of(micro_batch.documents);
+  if (positions_.defined()) sequence.tokens = positions_ + micro_batch.first_sample * layout().sequence_length();
+  return sequence;
 }
 
 }  // namespace meshtrain

@@ -5,6 +5,7 @@
 #include "mesh/device_mesh.h"
 #include "runtime/training/data/documents.h"
 #include "runtime/training/model/parallelism.h"
+#include "runtime/training/trainer/micro_batch.h"
 #include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
@@ -23,11 +24,14 @@ class Sequences {
   /// Returns the Sequence for these documents; positions begin at 0 in each. Empty `documents`: each sequence is one
   /// document and nothing is computed. Other values require TransformerOptions::has_documents.
   Sequence of(const DocumentStarts& documents) const;
+  /// Returns the Sequence of a micro-batch in training, with the numbers of its tokens when adapters have dropout.
+  Sequence in_training(const MicroBatch& micro_batch) const;
 
  private:
   Sequence undivided_;            // each sequence is one document
   std::optional<Rotary> angles_;  // of the positions 0 to S - 1, with TransformerOptions::has_documents
   Rotary local_angles_;           // the same, see Sequence::local_rotary
+  at::Tensor positions_;          // [T] of the tokens of a micro-batch, in sequences that follow each other; with dropout
 };
 
 }  // namespace meshtrain

@@ -13,7 +13,8 @@ TransformerPart::TransformerPart(std::unique_ptr<ShardedModel> model, ReplicaMap
 
 at::Tensor TransformerPart::forward(const at::Tensor& input, const MicroBatch& micro_batch) {
   const at::Device device = device_of(groups_);
-  const Sequence sequence = sequences_->of(micro_batch.documents);
+  const Sequence sequence =
+      at::GradMode::is_enabled() ? sequences_->in_training(micro_batch) : sequences_->of(micro_batch.documents);
   return model_->forward(input.defined() ? input : to_device(micro_batch.inputs, device),
                          {sequence, to_device(micro_batch.labels, device)});
 }

@@ -17,7 +17,8 @@ WriteParameter first_values(const TransformerOptions& options, bool resumes) {
   if (!options.weights.empty()) {
     const auto weights = std::make_shared<PretrainedWeights>(options.weights, options.shape);
     const auto progress = std::make_shared<Progress>("weights of " + options.weights.string(), 0, "bytes");
-    return [weights, progress](const Parameter& parameter) {
+    return [weights, progress, seed = options.seed](const Parameter& parameter) {
+      if (is_adapter(parameter.name)) return initialize(parameter, seed);
       weights->read(parameter);
       progress->advance(static_cast<int64_t>(parameter.valid().nbytes()));
     };

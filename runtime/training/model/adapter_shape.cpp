@@ -1,0 +1,56 @@
+#include "runtime/training/model/adapter_shape.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "mesh/base/files/glob.h"
+#include "mesh/base/philox.h"
+
+namespace meshtrain {
+namespace {
+
+/// Returns the index of the block that the layer `name` belongs to.
+int64_t block_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  return name.starts_with(kPrefix) ? std::stoll(name.substr(kPrefix.size())) : -1;
+}
+
+bool is_target(const AdapterShape& shape, const std::string& name) {
+  const std::string last = name.substr(name.rfind('.') + 1);
+  return std::ranges::any_of(shape.targets, [&](const std::string& target) {
+    return target == "all-linear" || target == last || matches(target, name);
+  });
+}
+
+Initializer first_values(const AdapterShape& shape, int64_t in_features) {
+  if (shape.init == AdapterShape::Init::Gaussian) {
+    return {.kind = Initializer::Kind::Normal, .std = 1 / static_cast<double>(shape.rank)};
+  }
+  return {.kind = Initializer::Kind::Uniform, .bound = 1 / std::sqrt(static_cast<double>(in_features))};
+}
+
+}  // namespace
+
+std::optional<AdapterOptions> adapter_of(const AdapterShape& shape, const std::string& name, const std::string& input,
+                                         int64_t in_features) {
+  const bool in_layers = shape.layers.empty() || std::ranges::count(shape.layers, block_of(name)) > 0;
+  if (!shape || !in_layers || !is_target(shape, name)) return std::nullopt;
+  const auto rank = static_cast<double>(shape.rank);
+  AdapterOptions options{.rank = shape.rank,
+                         .scale = shape.alpha / (shape.use_rslora ? std::sqrt(rank) : rank),
+                         .dropout = {shape.dropout, philox_key(shape.seed, input + ".dropout")},
+                         .initializer = first_values(shape, in_features)};
+  if (shape.draws_b) options.initializer_of_b = {.kind = Initializer::Kind::Uniform, .bound = 1 / std::sqrt(rank)};
+  return options;
+}
+
+bool is_adapter(const std::string& parameter) {
+  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight");
+}
+
+bool is_trained(const AdapterShape& shape, const std::vector<std::string>& freeze, const std::string& parameter) {
+  if (first_match(freeze, parameter)) return false;
+  return !shape || is_adapter(parameter) || first_match(shape.train, parameter).has_value();
+}
+
+}  // namespace meshtrain

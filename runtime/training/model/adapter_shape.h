@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensor_parallel/adapter.h"
+
+namespace meshtrain {
+
+/// The adapters of a model's linear layers (LoRA), with PEFT's names and meanings. Members are named like the keys of a
+/// recipe.
+struct AdapterShape {
+  enum class Init { Kaiming, Gaussian };  ///< of A: uniform within 1 / sqrt(in), or normal with a deviation of 1 / rank
+
+  int64_t rank = 0;  ///< 0: the model has no adapters
+  double alpha = 8;
+  bool use_rslora = false;  ///< scales by alpha / sqrt(rank) instead of alpha / rank
+  double dropout = 0;       ///< probability that an input feature of an adapter is zero in training
+  Init init = Init::Kaiming;
+  std::vector<std::string> targets;  ///< names of layers ("q_proj"), or globs for their full names
+  std::vector<int64_t> layers;       ///< blocks with adapters; empty: all
+  std::vector<std::string> train;    ///< globs for the base's parameters that are trained too
+  uint64_t seed = 0;                 ///< of dropout
+  bool draws_b = false;              ///< B begins with random values, like A: with zeros A has no gradient
+
+  explicit operator bool() const { return rank > 0; }
+  bool operator==(const AdapterShape&) const = default;
+};
+
+/// Returns the options of the adapter of the linear layer `name`, "model.layers.0.self_attn.q_proj"; none: it has no
+/// adapter. `input`: a name for the layer's input, shared by the layers that have the same input. Layers outside blocks
+/// have no adapters.
+std::optional<AdapterOptions> adapter_of(const AdapterShape& shape, const std::string& name, const std::string& input,
+                                         int64_t in_features);
+
+/// Returns true for a parameter of an adapter.
+bool is_adapter(const std::string& parameter);
+
+/// Returns true when a parameter is trained: one of an adapter, or of the base of a model without adapters, or one that
+/// `train` matches; in each case unless `freeze` matches it.
+bool is_trained(const AdapterShape& shape, const std::vector<std::string>& freeze, const std::string& parameter);
+
+}  // namespace meshtrain
