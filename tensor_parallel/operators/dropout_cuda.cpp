@@ -9,13 +9,13 @@
 namespace meshtrain::cuda {
 namespace {
 
-constexpr const char* kName = "dropout";
+constexpr const char* kDropout = "dropout";
 
 at::Tensor drop(const at::Tensor& x, const at::Tensor& tokens, int64_t first, double probability, int64_t key) {
-  const Element element = element_of(kName, x);
+  const Element element = element_of(kDropout, x);
   TORCH_CHECK(x.dim() == 2 && tokens.scalar_type() == at::kLong && tokens.is_contiguous() &&
                   tokens.numel() == x.size(0) && tokens.device() == x.device(),
-              kName, ": ", x.sizes(), " on ", x.device(), " with tokens ", tokens.sizes(), " on ", tokens.device());
+              kDropout, ": ", x.sizes(), " on ", x.device(), " with tokens ", tokens.sizes(), " on ", tokens.device());
   const TensorDeviceGuard device(x);
   const at::Tensor from = x.contiguous(), to = at::empty_like(from);
   dropout(element, from.const_data_ptr(), to.data_ptr(), tokens.const_data_ptr<int64_t>(), x.size(0), x.size(1), first,

@@ -56,6 +56,7 @@ const std::vector<std::string> kRecompute = {"none", "full", "selective", "alter
 const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd", "muon"};
 const std::vector<std::string> kFrozen = {"none", "none", "bottom", "top", "parts"};
 const std::vector<bool> kGroups = {false, true};
+const std::vector<std::string> kAdapters = {"none", "none", "all", "layers", "qv"};
 const std::vector<std::string> kUnits = {"block", "sublayer"};
 
 /// Random values of the factors that are not in a product.
@@ -95,8 +96,8 @@ void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector
               for (bool sequence_parallel : sequence_parallel_of(tp))
                 for (int64_t accumulation : {1, 2}) {
                   const Variant variant{
-                      draw(families),    tied,          heads,        ignored, draw(kDocuments), precision,
-                      draw(kOptimizers), draw(kFrozen), draw(kGroups)};
+                      draw(families),    tied,          heads,         ignored,        draw(kDocuments), precision,
+                      draw(kOptimizers), draw(kFrozen), draw(kGroups), draw(kAdapters)};
                   const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
                   const std::string sharding = dp * cp > 1 ? draw(kShardings) : "no_shard";
                   const std::string recompute = draw(kRecompute);
@@ -118,7 +119,8 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
                                 draw(precisions),
                                 draw(kOptimizers),
                                 draw(kFrozen),
-                                draw(kGroups)};
+                                draw(kGroups),
+                                draw(kAdapters)};
           const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
           const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
           const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
@@ -144,7 +146,8 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
                                     draw(precisions),
                                     draw(kOptimizers),
                                     draw(kFrozen),
-                                    draw(kGroups)};
+                                    draw(kGroups),
+                                    draw(kAdapters)};
               const int64_t accumulation = draw(std::vector<int64_t>{1, 2});
               const std::string sharding = draw(kShardings), recompute = draw(kRecompute);
               cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding,
@@ -194,6 +197,15 @@ std::vector<std::string> patterns_of(const std::string& frozen) {
   if (frozen == "top") return {"model.layers.1.*", "model.norm.weight", "lm_head.weight"};
   if (frozen == "parts") return {"*.k_proj.*", "*.gate_proj.*", "*.1.input_layernorm.*", "*.0.mlp.down_proj.*"};
   return {};
+}
+
+AdapterShape adapter_for(const std::string& kind, const std::string& frozen) {
+  if (kind == "none") return {};
+  AdapterShape adapter{.rank = 4, .alpha = 6, .targets = {"all-linear"}, .draws_b = true};
+  if (kind == "all") adapter.dropout = 0.1, adapter.use_rslora = true, adapter.train = {"*norm*"};
+  if (kind == "layers") adapter.layers = {frozen == "bottom" ? 1 : 0}, adapter.init = AdapterShape::Init::Gaussian;
+  if (kind == "qv") adapter.targets = {"q_proj", "v_proj"}, adapter.dropout = 0.1;
+  return adapter;
 }
 
 /// Sets what models of the family choose besides sizes, so that each of its pieces matters.
@@ -249,7 +261,8 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.variant.precision,
           cell.variant.optimizer,
           cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
-          cell.variant.groups ? "groups" : "-"};
+          cell.variant.groups ? "groups" : "-",
+          cell.variant.adapter == "none" ? "-" : "adapters-" + cell.variant.adapter};
 }
 
 std::string Cell::describe() const {
@@ -307,6 +320,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   shape.initializer_range = 0.1;
   shape.tie_word_embeddings = cell.variant.tied;
   choose_pieces(shape);
+  shape.adapter = adapter_for(cell.variant.adapter, cell.variant.frozen);
   // Beyond the original length longrope depends on each document's.
   if (shape.family == "phi3" && cell.variant.documents != "one") {
     shape.rope_scaling->original_max_position_embeddings = kSequence;

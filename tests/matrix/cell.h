@@ -12,14 +12,16 @@ namespace meshtrain::testing {
 struct Variant {
   std::string family;  ///< a Family's name; choose_pieces() says what its models have
   bool tied;
-  std::string heads;            ///< mha (8 on 8), gqa (16 on 8), few (16 on 2: fewer KV heads than ranks)
-  std::string ignored;          ///< none, uneven: counts of counted labels differ between ranks, some have none
-  std::string documents;        ///< one, packed, or ignored: packed, with ignored labels across boundaries
-  std::string precision;        ///< that of a recipe; with + the residual stream and reductions are in fp32
-  std::string optimizer;        ///< adamw, adamw without clipping, sgd, muon
-  std::string frozen = "none";  ///< none; bottom: embedding and first block; top: last block, norm and head; or parts:
-                                ///< some fused and normed parameters
-  bool groups = false;          ///< groups with their own learning rate and weight decay
+  std::string heads;             ///< mha (8 on 8), gqa (16 on 8), few (16 on 2: fewer KV heads than ranks)
+  std::string ignored;           ///< none, uneven: counts of counted labels differ between ranks, some have none
+  std::string documents;         ///< one, packed, or ignored: packed, with ignored labels across boundaries
+  std::string precision;         ///< that of a recipe; with + the residual stream and reductions are in fp32
+  std::string optimizer;         ///< adamw, adamw without clipping, sgd, muon
+  std::string frozen = "none";   ///< none; bottom: embedding and first block; top: last block, norm and head; or parts:
+                                 ///< some fused and normed parameters
+  bool groups = false;           ///< groups with their own learning rate and weight decay
+  std::string adapter = "none";  ///< none; all: adapters with dropout on every layer, norms trained; layers: on one
+                                 ///< block; qv: on queries and values
 
   auto operator<=>(const Variant&) const = default;
 };

@@ -14,9 +14,15 @@ namespace {
 /// Layers that are simulated at least: the first and the last may differ from those between.
 constexpr int64_t kLeastLayers = 4;
 
-/// Returns true when a step treats all layers of one kind alike. Freezing depends on a layer's number, and Muon's work
-/// per rank on the number of matrices.
+/// Returns true when a step treats all layers of one kind alike. Freezing and adapters may depend on a layer's
+/// number, and Muon's work per rank on the number of matrices.
 bool repeats_alike(const Decisions& decisions) {
+  const AdapterShape& adapter = decisions.shape.adapter;
+  const auto names_layers = [](const std::vector<std::string>& patterns) {
+    return std::ranges::any_of(patterns,
+                               [](const std::string& pattern) { return pattern.find('.') != std::string::npos; });
+  };
+  if (!adapter.layers.empty() || names_layers(adapter.targets) || !adapter.train.empty()) return false;
   return decisions.freeze.empty() && optimizer_traits(decisions.optimizer.name).by_element;
 }
 

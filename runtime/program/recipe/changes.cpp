@@ -20,7 +20,7 @@ using Keys = FlatKeys;
 
 constexpr std::string_view kModel = "model.";
 /// The keys that must not change either, once something was trained: all keys of a map when the name ends with a dot.
-constexpr std::array<std::string_view, 4> kTraining = {"data.", "train.sequence_length", "train.seed",
+constexpr std::array<std::string_view, 5> kTraining = {"adapter.", "data.", "train.sequence_length", "train.seed",
                                                        "optimizer.name"};
 constexpr std::string_view kMixture = "data.mixture";
 /// The keys of a single file, which mean nothing beside a mixture.

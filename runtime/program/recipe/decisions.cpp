@@ -68,6 +68,13 @@ bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
 }
 
+/// Returns the shape of the model; dropout depends on train.seed.
+ModelShape shape_of(const Recipe& recipe) {
+  ModelShape shape = recipe.model.shape;
+  shape.adapter.seed = static_cast<uint64_t>(recipe.train.seed);
+  return shape;
+}
+
 Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
   const ModelRecipe& model = recipe.model;
   const ParallelRecipe& parallel = recipe.parallel;
@@ -75,7 +82,7 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
   const ShardingChoice sharding = sharding_choice(recipe, layout);
   return {
       {{
-           .shape = model.shape,
+           .shape = shape_of(recipe),
            .weights = model.init == "pretrained" ? model.hf : std::filesystem::path(),
            .seed = static_cast<uint64_t>(recipe.train.seed),
            .freeze = recipe.train.freeze,

@@ -132,6 +132,21 @@ void fields(Archive& archive, ModelRecipe& model) {
 }
 
 template <class Archive>
+void fields(Archive& archive, AdapterShape& adapter) {
+  std::string kind = "lora";
+  archive.field("kind", kind, {.choices = {"lora"}});
+  archive.field("rank", adapter.rank, {.required = true, .least = 1, .most = kMaxSize});
+  archive.field("alpha", adapter.alpha, {.above = 0});
+  archive.field("use_rslora", adapter.use_rslora);
+  archive.field("dropout", adapter.dropout, {.least = 0, .below = 1});
+  word_field(archive, "init", adapter.init,
+             {{"kaiming", AdapterShape::Init::Kaiming}, {"gaussian", AdapterShape::Init::Gaussian}});
+  archive.field("targets", adapter.targets, {.required = true});
+  archive.field("layers", adapter.layers, {.least = 0, .most = kMaxSize});
+  archive.field("train", adapter.train);
+}
+
+template <class Archive>
 void fields(Archive& archive, ContextRecipe& context) {
   archive.field("algorithm", context.algorithm, {.choices = {"auto", "ring", "all_gather", "ulysses"}});
   archive.field("layout", context.layout, {.choices = {"auto", "contiguous", "zigzag"}});
@@ -365,6 +380,10 @@ void fields(Archive& archive, Recipe& recipe) {
   archive.field("name", recipe.name);
   archive.when_reading([&](Reader& reader) { check_name(reader, recipe); });
   archive.section("model", recipe.model, "hf");
+  std::optional<AdapterShape> adapter =
+      recipe.model.shape.adapter ? std::optional(recipe.model.shape.adapter) : std::nullopt;
+  archive.section("adapter", adapter);
+  archive.when_reading([&](Reader&) { recipe.model.shape.adapter = adapter.value_or(AdapterShape{}); });
   archive.section("parallel", recipe.parallel);
   archive.section("data", recipe.data, "tokens");
   archive.when_reading([&](Reader&) { begin_evaluate(recipe.data, recipe.evaluate); });

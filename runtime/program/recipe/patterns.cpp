@@ -19,6 +19,12 @@ std::vector<std::string> parameter_names(const ModelShape& shape) {
 
 namespace {
 
+std::vector<std::string> adapter_names(const ModelShape& shape) {
+  std::vector<std::string> names;
+  for (TensorEntry& tensor : declared_adapters(shape, at::kFloat)) names.push_back(std::move(tensor.name));
+  return names;
+}
+
 /// Replaces the layer's number: "model.layers.7.mlp.up_proj.weight" -> "model.layers.*.mlp.up_proj.weight".
 std::string of_every_layer(const std::string& name) {
   std::string general;
@@ -59,7 +65,8 @@ std::string matches_nothing(const std::string& pattern, const std::vector<std::s
                        : "; did you mean \"" + near + "\"?");
 }
 
-void check_freeze(const Reader& reader, const std::vector<std::string>& freeze, const std::vector<std::string>& names) {
+void check_freeze(const Reader& reader, const std::vector<std::string>& freeze, const std::vector<std::string>& names,
+                  bool has_adapters) {
   for (size_t i = 0; i < freeze.size(); ++i) {
     const auto matched = [&](const std::string& name) { return matches(freeze[i], name); };
     if (std::none_of(names.begin(), names.end(), matched)) {
@@ -67,10 +74,47 @@ void check_freeze(const Reader& reader, const std::vector<std::string>& freeze, 
     }
   }
   const auto frozen = [&](const std::string& name) { return first_match(freeze, name).has_value(); };
-  if (std::all_of(names.begin(), names.end(), frozen)) {
+  if (!has_adapters && std::all_of(names.begin(), names.end(), frozen)) {
     reader.fail_item(
         "train.freeze", freeze.size() - 1, "",
         "with this every parameter is frozen: leave one of the patterns out, so that something is trained");
+  }
+}
+
+/// Returns the names of the linear layers of blocks, which may have adapters.
+std::vector<std::string> linear_layers(const std::vector<std::string>& names) {
+  constexpr std::string_view kWeight = "_proj.weight";
+  std::vector<std::string> layers;
+  for (const std::string& name : names) {
+    if (name.ends_with(kWeight)) layers.push_back(name.substr(0, name.rfind('.')));
+  }
+  return layers;
+}
+
+void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t num_layers,
+                   const std::vector<std::string>& names) {
+  const std::vector<std::string> linear = linear_layers(names);
+  for (size_t i = 0; i < adapter.targets.size(); ++i) {
+    AdapterShape alone{.rank = 1, .targets = {adapter.targets[i]}};
+    const auto is_target = [&](const std::string& layer) { return adapter_of(alone, layer, layer, 1).has_value(); };
+    if (std::ranges::any_of(linear, is_target)) continue;
+    reader.fail_item("adapter.targets", i, "",
+                     meshtrain::quoted(adapter.targets[i]) +
+                         " matches no linear layer of a block: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
+                         "down_proj, all-linear, or a pattern for names such as " +
+                         linear.front());
+  }
+  for (size_t i = 0; i < adapter.layers.size(); ++i) {
+    if (adapter.layers[i] < num_layers) continue;
+    reader.fail_item("adapter.layers", i, "",
+                     std::to_string(adapter.layers[i]) + " is not a block: the model has blocks 0 to " +
+                         std::to_string(num_layers - 1));
+  }
+  for (size_t i = 0; i < adapter.train.size(); ++i) {
+    const auto matched = [&](const std::string& name) { return matches(adapter.train[i], name); };
+    if (std::ranges::none_of(names, matched)) {
+      reader.fail_item("adapter.train", i, "", matches_nothing(adapter.train[i], names));
+    }
   }
 }
 
@@ -95,9 +139,12 @@ void check_groups(const Reader& reader, const std::vector<GroupOptions>& groups,
 }  // namespace
 
 void check_patterns(Reader& reader, const Recipe& recipe) {
-  if (recipe.train.freeze.empty() && recipe.optimizer.groups.empty()) return;
-  const std::vector<std::string> names = parameter_names(recipe.model.shape);
-  if (!recipe.train.freeze.empty()) check_freeze(reader, recipe.train.freeze, names);
+  const AdapterShape& adapter = recipe.model.shape.adapter;
+  if (recipe.train.freeze.empty() && recipe.optimizer.groups.empty() && !adapter) return;
+  std::vector<std::string> names = parameter_names(recipe.model.shape);
+  if (adapter) check_adapter(reader, adapter, recipe.model.shape.num_hidden_layers, names);
+  for (std::string& name : adapter_names(recipe.model.shape)) names.push_back(std::move(name));
+  if (!recipe.train.freeze.empty()) check_freeze(reader, recipe.train.freeze, names, static_cast<bool>(adapter));
   check_groups(reader, recipe.optimizer.groups, names);
 }
 

@@ -5,7 +5,6 @@
 
 #include "mesh/base/available_memory.h"
 #include "mesh/base/error.h"
-#include "mesh/base/files/glob.h"
 #include "mesh/base/files/writable_folder.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/forecast/remedies.h"
@@ -51,7 +50,7 @@ int64_t checkpoint_bytes(const Recipe& recipe, const Decisions& decisions) {
   int64_t bytes = 0;
   for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
     const int64_t count = c10::multiply_integers(parameter->global_shape);
-    const bool frozen = first_match(recipe.train.freeze, parameter->name).has_value();
+    const bool frozen = !is_trained(recipe.model.shape.adapter, recipe.train.freeze, parameter->name);
     bytes += count * (weight_bytes + (frozen ? 0 : state_bytes * state_elements(recipe.optimizer, *parameter)));
   }
   return bytes;

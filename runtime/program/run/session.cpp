@@ -116,8 +116,11 @@ void Session::announce() {
 }
 
 void Session::record_graph() {
-  const std::string hindrance = StepGraph::hindrance(
-      decisions_, device_context_.device, device_context_.make_graph != nullptr, trainer_->fsdp().is_offloaded());
+  std::string hindrance = StepGraph::hindrance(decisions_, device_context_.device,
+                                               device_context_.make_graph != nullptr, trainer_->fsdp().is_offloaded());
+  if (hindrance.empty() && decisions_.shape.adapter.dropout > 0) {
+    hindrance = "adapter.dropout draws anew in each step";
+  }
   if (hindrance.empty()) trainer_->use_graph(device_context_.make_graph());
   say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
 }

@@ -119,9 +119,16 @@ class Treatment {
   void carry_over(Recipe& small) const {
     small.train.freeze.clear();
     small.optimizer.groups.clear();
+    AdapterShape& adapter = small.model.shape.adapter;
+    adapter.train.clear();
+    adapter.layers.clear();
+    for (const int64_t layer : {0, 1}) {
+      if (!adapter_.layers.empty() && has_adapters(layer == 1 ? second_ : 0)) adapter.layers.push_back(layer);
+    }
     for (const std::string& name : names_) {
       const std::string original = in_layer(name, layer_of(name) == 1 ? second_ : 0);
       if (first_match(recipe_.train.freeze, original)) small.train.freeze.push_back(name);
+      if (first_match(adapter_.train, original)) adapter.train.push_back(name);
       const auto group = first_match(patterns_, original);
       if (!group) continue;
       small.optimizer.groups.push_back(recipe_.optimizer.groups[*group]);
@@ -136,8 +143,9 @@ class Treatment {
     for (const std::string& name : names_) {
       if (layer_of(name) != 0) continue;
       const std::string there = in_layer(name, layer);
-      all.emplace_back(first_match(recipe_.train.freeze, there).has_value(), first_match(patterns_, there));
+      all.emplace_back(!is_trained(adapter_, recipe_.train.freeze, there), first_match(patterns_, there));
     }
+    if (has_adapters(layer)) all.emplace_back(false, std::nullopt);
     return all;
   }
   bool trains(int64_t layer) const {
@@ -145,7 +153,12 @@ class Treatment {
     return std::any_of(all.begin(), all.end(), [](const auto& each) { return !each.first; });
   }
 
+  bool has_adapters(int64_t layer) const {
+    return adapter_ && (adapter_.layers.empty() || std::ranges::count(adapter_.layers, layer) > 0);
+  }
+
   const Recipe& recipe_;
+  const AdapterShape& adapter_ = recipe_.model.shape.adapter;
   std::vector<std::string> names_;  // names in the small model
   std::vector<std::string> patterns_;
   int64_t second_;

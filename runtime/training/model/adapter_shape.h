@@ -19,11 +19,11 @@ struct AdapterShape {
   bool use_rslora = false;  ///< scales by alpha / sqrt(rank) instead of alpha / rank
   double dropout = 0;       ///< probability that an input feature of an adapter is zero in training
   Init init = Init::Kaiming;
-  std::vector<std::string> targets;  ///< names of layers ("q_proj"), or globs for their full names
-  std::vector<int64_t> layers;       ///< blocks with adapters; empty: all
-  std::vector<std::string> train;    ///< globs for the base's parameters that are trained too
-  uint64_t seed = 0;                 ///< of dropout
-  bool draws_b = false;              ///< B begins with random values, like A: with zeros A has no gradient
+  std::vector<std::string> targets = {};  ///< names of layers ("q_proj"), or globs for their full names
+  std::vector<int64_t> layers = {};       ///< blocks with adapters; empty: all
+  std::vector<std::string> train = {};    ///< globs for the base's parameters that are trained too
+  uint64_t seed = 0;                      ///< of dropout
+  bool draws_b = false;                   ///< B begins with random values, like A: with zeros A has no gradient
 
   explicit operator bool() const { return rank > 0; }
   bool operator==(const AdapterShape&) const = default;

@@ -109,14 +109,25 @@ std::vector<Parameter*> Transformer::parameters() {
   return all;
 }
 
-std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarType dtype) {
+namespace {
+
+std::vector<TensorEntry> declared(const ModelShape& shape, at::ScalarType dtype, bool adapters) {
   Transformer model(shape, {}, at::TensorOptions(at::kMeta));
   std::vector<TensorEntry> tensors;
   for (const Parameter* parameter : model.parameters()) {
-    if (is_adapter(parameter->name)) continue;
-    tensors.push_back({parameter->name, dtype, parameter->global_shape});
+    if (is_adapter(parameter->name) == adapters) tensors.push_back({parameter->name, dtype, parameter->global_shape});
   }
   return tensors;
+}
+
+}  // namespace
+
+std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarType dtype) {
+  return declared(shape, dtype, /*adapters=*/false);
+}
+
+std::vector<TensorEntry> declared_adapters(const ModelShape& shape, at::ScalarType dtype) {
+  return declared(shape, dtype, /*adapters=*/true);
 }
 
 }  // namespace meshtrain

@@ -83,8 +83,10 @@ class Transformer {
   std::optional<Parameter> head_;
 };
 
-/// Returns the parameters of a model of this shape without its adapters, none of them cut, as if each had `dtype`: in the order of
-/// Transformer::parameters(), without any memory for them.
+/// Returns the parameters of a model of this shape without its adapters, none of them cut, as if each had `dtype`: in
+/// the order of Transformer::parameters(), without any memory for them.
 std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarType dtype);
+/// Returns the same of its adapters.
+std::vector<TensorEntry> declared_adapters(const ModelShape& shape, at::ScalarType dtype);
 
 }  // namespace meshtrain
