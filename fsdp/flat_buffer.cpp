@@ -54,7 +54,10 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
   const bool trainable = parameters.front()->tensor.requires_grad();
   const at::ScalarType dtype = values_.scalar_type();
   shard_dtype_ = sharding.shard_dtype.value_or(dtype);
-  if (!trainable) return;
+  if (!trainable) {
+    shard_dtype_ = sharding.frozen_dtype.value_or(shard_dtype_);
+    return;
+  }
   gradients_ = without_memory(total, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));
   shard_gradients_ = sharding.full_gradients && gradients_.scalar_type() == shard_dtype_ && !is_offloaded()
                          ? gradients_of_shard()

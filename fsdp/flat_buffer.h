@@ -22,7 +22,8 @@ struct Sharding {
   int64_t num_shards = 1;
   int64_t index = 0;           ///< which shard this rank keeps
   bool full_gradients = true;  ///< true: they have permanent memory; false: their shards have memory of their own
-  std::optional<at::ScalarType> shard_dtype = {};     ///< of shards, frozen ones too; none: the parameters'
+  std::optional<at::ScalarType> shard_dtype = {};     ///< of shards; none: the parameters'
+  std::optional<at::ScalarType> frozen_dtype = {};    ///< of frozen shards; none: shard_dtype
   std::optional<at::ScalarType> gradient_dtype = {};  ///< of gradients until they are reduced; none: the parameters'
   ShardMemory memory = {};                            ///< of shards that are not slices of full tensors
 };

@@ -22,6 +22,7 @@ namespace {
 Sharding sharding_of(const FsdpOptions& options, at::Device device) {
   Sharding sharding;
   sharding.shard_dtype = options.shard_dtype;
+  sharding.frozen_dtype = options.frozen_dtype;
   sharding.gradient_dtype = options.reduce_dtype;
   sharding.memory = options.memory;
   sharding.full_gradients = keeps_full_gradients(options, device);

@@ -6,6 +6,8 @@
 #include "mesh/device/aten.h"
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
+#include "runtime/program/recipe/load.h"
+#include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/model/transformer.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
@@ -18,6 +20,8 @@ namespace meshtrain::testing {
 namespace {
 
 namespace fs = std::filesystem;
+
+const std::string kOutput = "model.layers.0.self_attn.o_proj.weight", kNorm = "model.norm.weight";
 
 struct SavedMesh {
   int64_t dp, tp, cp;
@@ -41,6 +45,7 @@ std::vector<SavedMesh> meshes() {
 struct SavedModel {
   std::string family, precision, optimizer, frozen = "none";
   bool tied = false;
+  std::string adapter = "none";
 };
 
 class Convert : public ::testing::Test {
@@ -53,7 +58,9 @@ class Convert : public ::testing::Test {
   fs::path path(const std::string& name) const { return scratch_.path() / name; }
 
   Recipe recipe(const SavedMesh& saved_mesh, const SavedModel& kind) const {
-    const Variant variant{kind.family, kind.tied, "mha", "none", "one", kind.precision, kind.optimizer, kind.frozen};
+    const Variant variant{kind.family,      kind.tied,      "mha",       "none", "one",
+                          kind.precision,   kind.optimizer, kind.frozen,
+                          /*groups=*/false, kind.adapter};
     const Cell cell{variant,
                     saved_mesh.dp,
                     saved_mesh.tp,
@@ -110,6 +117,48 @@ void write_folder(const fs::path& folder, const ModelShape& shape, at::ScalarTyp
   uint64_t seed = 1;
   for (const TensorEntry& tensor : tensors) writer.write(tensor.name, random_tensor(tensor.shape, seed++).mul(0.1));
   writer.finish();
+}
+
+TEST_F(Convert, MergesAdapters) {
+  const std::vector<SavedModel> kinds = {{"phi3", "bf16_mixed", "adamw", "none", true, "all"},
+                                         {"qwen3", "fp32", "adamw", "none", false, "qv"}};
+  int number = 0;
+  for (const SavedMesh& saved_mesh : meshes()) {
+    const SavedModel& kind = kinds[static_cast<size_t>(number) % kinds.size()];
+    SCOPED_TRACE(saved_mesh.sharding + " " + kind.family + " " + kind.precision);
+    const std::string name = std::to_string(number++);
+    const Recipe trained = recipe(saved_mesh, kind);
+    Training training(trained, world());
+    training.run(2);
+    training.save(path("run" + name));
+    training.export_to(path("gathered" + name));
+    world().barrier();
+    if (world().rank() != 0) continue;
+    const fs::path checkpoint = newest(path("run" + name));
+    export_checkpoint(checkpoint, path("exported" + name), {});
+    EXPECT_TRUE(contents(path("exported" + name)) == contents(path("gathered" + name)));
+
+    const Manifest manifest = read_run_manifest(checkpoint);
+    CheckpointReader reader(checkpoint, manifest);
+    const SafetensorsFolder exported(path("exported" + name));
+    EXPECT_FALSE(exported.contains("model.layers.0.self_attn.o_proj.lora_A.weight"));
+    for (const std::string& weight : {kOutput, kNorm}) {
+      at::Tensor expected = reader.read(weight).to(at::kDouble);
+      const AdapterNames factors = adapter_names(weight);
+      EXPECT_EQ(manifest.tensors.contains(factors.a), weight == kOutput && kind.adapter == "all") << weight;
+      if (manifest.tensors.contains(factors.a)) {
+        const at::Tensor term =
+            at::matmul(reader.read(factors.b).to(at::kDouble), reader.read(factors.a).to(at::kDouble));
+        EXPECT_GT(term.abs().max().item<double>(), 0);
+        expected = expected + adapter_scale(trained.model.shape.adapter) * term;
+      }
+      const at::Tensor stored = exported.read(weight);
+      EXPECT_TRUE(
+          at::allclose(stored.to(at::kDouble), expected, stored.scalar_type() == at::kFloat ? 1e-5 : 0x1p-8, 1e-6))
+          << weight;
+    }
+  }
+  world().barrier();
 }
 
 TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {

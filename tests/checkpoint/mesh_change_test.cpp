@@ -58,15 +58,19 @@ std::vector<MeshChoice> choices(const std::vector<int64_t>& sizes) {
 struct Kind {
   std::string precision, optimizer, frozen;
   bool tied, rounds_stochastically = false, fp32_state = false;
+  std::string adapter = "none";
 
   std::string name() const {
     return precision + " " + optimizer + (frozen == "none" ? "" : " frozen " + frozen) + (tied ? " tied" : "") +
-           (rounds_stochastically ? " rounded by chance" : "") + (fp32_state ? " fp32 state" : "");
+           (rounds_stochastically ? " rounded by chance" : "") + (fp32_state ? " fp32 state" : "") +
+           (adapter == "none" ? "" : " adapters " + adapter);
   }
 };
 
 Recipe recipe_on(const MeshChoice& choice, const Kind& kind, const std::filesystem::path& folder) {
-  const Variant variant{"qwen3", kind.tied, "mha", "none", "one", kind.precision, kind.optimizer, kind.frozen};
+  const Variant variant{"qwen3",          kind.tied,      "mha",       "none", "one",
+                        kind.precision,   kind.optimizer, kind.frozen,
+                        /*groups=*/false, kind.adapter};
   const bool alone = choice.size() == 1;
   const Cell cell{variant,      choice.dp,     choice.tp, choice.cp,       choice.cp > 1 ? "ring" : "none",
                   "contiguous", choice.tp > 1, 1,         choice.sharding, "none",
@@ -128,6 +132,7 @@ TEST(MeshChange, EveryMeshReadsEveryOtherToTheBit) {
   const std::vector<Kind> kinds = {{"fp32", "adamw", "parts", false},
                                    {"bf16", "adamw", "none", true, /*rounds_stochastically=*/true, /*fp32_state=*/true},
                                    {"bf16_mixed", "muon", "bottom", false},
+                                   {"bf16_mixed", "adamw", "none", true, false, false, "all"},
                                    {"fp16_mixed", "sgd", "none", true}};
   if (world().size() == 8) {
     every_mesh_reads_every_other(kinds[0], choices({1, 4, 8}));
@@ -161,6 +166,7 @@ void goes_on_as_if_nothing_was(const MeshChoice& choice, const Kind& kind) {
 TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
   const std::vector<Kind> kinds = {
       {"fp32", "adamw", "none", true},
+      {"bf16_mixed", "adamw", "none", true, false, false, /*adapter=*/"all"},
       {"bf16", "adamw", "none", false, /*rounds_stochastically=*/true},
       {"fp16_mixed", "adamw", "none", true},
       {"bf16_mixed", "muon", "parts", false},

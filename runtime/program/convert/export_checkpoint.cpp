@@ -42,8 +42,9 @@ std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& mani
     fail("the model has " + counted(shape.num_hidden_layers, "layer") + ", and the manifest " +
          counted(manifest.tensors.size(), "tensor"));
   }
-  std::vector<TensorEntry> tensors = declared_tensors(shape, dtype);
-  for (const TensorEntry& tensor : tensors) {
+  std::vector<TensorEntry> tensors = declared_tensors(shape, dtype), all = declared_adapters(shape, dtype);
+  all.insert(all.end(), tensors.begin(), tensors.end());
+  for (const TensorEntry& tensor : all) {
     const auto found = manifest.tensors.find(tensor.name);
     if (found == manifest.tensors.end()) fail(tensor.name + " is missing");
     if (found->second.shape != tensor.shape || !at::isFloatingType(found->second.dtype)) {
@@ -83,6 +84,15 @@ void check_range(const std::string& name, const at::Tensor& values, at::ScalarTy
                    ", beyond the range of fp16: give --dtype bf16 or fp32");
 }
 
+/// Returns the weight `name`, with its adapter merged if it has one.
+at::Tensor read_merged(CheckpointReader& reader, const Manifest& manifest, const AdapterShape& adapter,
+                       const std::string& name) {
+  const at::Tensor weight = reader.read(name);
+  const AdapterNames factors = adapter_names(name);
+  if (!manifest.tensors.contains(factors.a)) return weight;
+  return merged(adapter, weight, reader.read(factors.a), reader.read(factors.b));
+}
+
 }  // namespace
 
 ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out, const ExportOptions& options) {
@@ -101,7 +111,7 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
   Progress progress("export to " + out.string(), total_bytes(tensors), "bytes");
   for (const TensorEntry& tensor : tensors) {
     {
-      const at::Tensor values = reader.read(tensor.name);
+      const at::Tensor values = read_merged(reader, manifest, shape.adapter, tensor.name);
       check_range(tensor.name, values, dtype);
       writer.write(tensor.name, values);
     }

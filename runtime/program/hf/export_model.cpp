@@ -1,6 +1,7 @@
 #include "runtime/program/hf/export_model.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "mesh/agree.h"
@@ -21,6 +22,19 @@ at::Tensor gather(const Parameter& parameter, const Group& group) {
   for (const at::Tensor& part : parts.chunk(group.size())) shards.push_back(part.view(parameter.shape));
   const int64_t dim = parameter.sharded_dim;
   return at::cat(shards, dim).narrow(dim, 0, parameter.global_shape[dim]);
+}
+
+/// Gathers the factors of all adapters, in the dtype of their shards. Every rank that holds the parameters of `groups`
+/// must call it.
+std::map<std::string, at::Tensor> gather_adapters(const std::vector<ParameterGroup>& groups) {
+  std::map<std::string, at::Tensor> adapters;
+  for (const ParameterGroup& group : groups) {
+    const Group parts = group.replicas.parts().with_purpose("export");
+    group.fsdp->visit_shards([&](const Parameter& parameter) {
+      if (is_adapter(parameter.name)) adapters[parameter.name] = gather(parameter, parts).to(at::kCPU, false, true);
+    });
+  }
+  return adapters;
 }
 
 /// Returns the lowest rank of `world` that holds the parameters of `group`.
@@ -85,18 +99,24 @@ std::string export_model(const ParameterIndex& index, const std::vector<Paramete
     if (mesh.rank() != 0) return;
     std::vector<TensorEntry> entries;
     for (const ParameterIndex::Entry& entry : index.entries()) {
-      entries.push_back({entry.name, entry.dtype, entry.global_shape});
+      if (!is_adapter(entry.name)) entries.push_back({entry.name, entry.dtype, entry.global_shape});
     }
     writer.emplace(folder, shape, carried, entries);
   });
   const Group world = mesh.world().with_purpose("export");
+  const auto adapters = shape.adapter ? gather_adapters(groups) : std::map<std::string, at::Tensor>();
   const std::vector<OrderKey> order = writing_order(index, groups, world);
   auto next = order.begin();
   const auto write = [&](at::Tensor full) {  // ignored on ranks that do not hold it
     const ParameterIndex::Entry& entry = index[next->number];
     if (next->holder != 0) full = hand_over(full.to(entry.dtype), entry.global_shape, next->holder, world);
     agree(mesh.world(), [&] {
-      if (writer) writer->write(entry.name, full.contiguous());
+      if (!writer || is_adapter(entry.name)) return;
+      const AdapterNames factors = adapter_names(entry.name);
+      if (adapters.contains(factors.a)) {
+        full = merged(shape.adapter, full.to(at::kCPU), adapters.at(factors.a), adapters.at(factors.b));
+      }
+      writer->write(entry.name, full.contiguous());
     });
     ++next;
   };

@@ -19,7 +19,7 @@ std::vector<std::string> parameter_names(const ModelShape& shape) {
 
 namespace {
 
-std::vector<std::string> adapter_names(const ModelShape& shape) {
+std::vector<std::string> names_of_adapters(const ModelShape& shape) {
   std::vector<std::string> names;
   for (TensorEntry& tensor : declared_adapters(shape, at::kFloat)) names.push_back(std::move(tensor.name));
   return names;
@@ -143,7 +143,7 @@ void check_patterns(Reader& reader, const Recipe& recipe) {
   if (recipe.train.freeze.empty() && recipe.optimizer.groups.empty() && !adapter) return;
   std::vector<std::string> names = parameter_names(recipe.model.shape);
   if (adapter) check_adapter(reader, adapter, recipe.model.shape.num_hidden_layers, names);
-  for (std::string& name : adapter_names(recipe.model.shape)) names.push_back(std::move(name));
+  for (std::string& name : names_of_adapters(recipe.model.shape)) names.push_back(std::move(name));
   if (!recipe.train.freeze.empty()) check_freeze(reader, recipe.train.freeze, names, static_cast<bool>(adapter));
   check_groups(reader, recipe.optimizer.groups, names);
 }

@@ -5,6 +5,7 @@
 
 #include "mesh/base/files/glob.h"
 #include "mesh/base/philox.h"
+#include "mesh/device/aten.h"
 
 namespace meshtrain {
 namespace {
@@ -35,13 +36,29 @@ std::optional<AdapterOptions> adapter_of(const AdapterShape& shape, const std::s
                                          int64_t in_features) {
   const bool in_layers = shape.layers.empty() || std::ranges::count(shape.layers, block_of(name)) > 0;
   if (!shape || !in_layers || !is_target(shape, name)) return std::nullopt;
-  const auto rank = static_cast<double>(shape.rank);
   AdapterOptions options{.rank = shape.rank,
-                         .scale = shape.alpha / (shape.use_rslora ? std::sqrt(rank) : rank),
+                         .scale = adapter_scale(shape),
                          .dropout = {shape.dropout, philox_key(shape.seed, input + ".dropout")},
                          .initializer = first_values(shape, in_features)};
-  if (shape.draws_b) options.initializer_of_b = {.kind = Initializer::Kind::Uniform, .bound = 1 / std::sqrt(rank)};
+  if (shape.draws_b)
+    options.initializer_of_b = {.kind = Initializer::Kind::Uniform,
+                                .bound = 1 / std::sqrt(static_cast<double>(shape.rank))};
   return options;
+}
+
+double adapter_scale(const AdapterShape& shape) {
+  const auto rank = static_cast<double>(shape.rank);
+  return shape.alpha / (shape.use_rslora ? std::sqrt(rank) : rank);
+}
+
+AdapterNames adapter_names(const std::string& weight) {
+  const std::string layer = weight.substr(0, weight.rfind('.'));
+  return {layer + ".lora_A.weight", layer + ".lora_B.weight"};
+}
+
+at::Tensor merged(const AdapterShape& shape, const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b) {
+  const at::ScalarType dtype = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::addmm(weight.to(dtype), b.to(dtype), a.to(dtype), /*beta=*/1, /*alpha=*/adapter_scale(shape));
 }
 
 bool is_adapter(const std::string& parameter) {

@@ -35,8 +35,21 @@ struct AdapterShape {
 std::optional<AdapterOptions> adapter_of(const AdapterShape& shape, const std::string& name, const std::string& input,
                                          int64_t in_features);
 
+/// Returns the factor of the adapters' outputs: alpha / rank, or alpha / sqrt(rank).
+double adapter_scale(const AdapterShape& shape);
+
 /// Returns true for a parameter of an adapter.
 bool is_adapter(const std::string& parameter);
+
+/// The names of the factors beside a weight.
+struct AdapterNames {
+  std::string a, b;
+};
+/// Returns the names of the factors that an adapter of the layer of `weight` has, "model.layers.0.mlp.up_proj.weight".
+AdapterNames adapter_names(const std::string& weight);
+
+/// Returns weight + scale B A, in fp32, or fp64 for a weight in fp64. weight: [out, in]; a: [rank, in]; b: [out, rank].
+at::Tensor merged(const AdapterShape& shape, const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b);
 
 /// Returns true when a parameter is trained: one of an adapter, or of the base of a model without adapters, or one that
 /// `train` matches; in each case unless `freeze` matches it.

@@ -62,6 +62,8 @@ FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& re
   FsdpOptions fsdp = over(replicas, options.fsdp);
   fsdp.mode = options.sharding.mode;
   if (options.precision.mixed) fsdp.shard_dtype = at::kFloat;
+  // The base of adapters is never updated: nothing is lost when it is rounded once, to the dtype of the layers.
+  if (options.shape.adapter) fsdp.frozen_dtype = options.precision.compute;
   fsdp.reduce_dtype = options.precision.reduce;
   if (options.offload == Offload::Disk) fsdp.memory = ShardMemory::on_disk(options.offload_folder);
   if (options.offload == Offload::Host) fsdp.memory = ShardMemory::on_host();

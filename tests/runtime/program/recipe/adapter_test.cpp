@@ -1,0 +1,77 @@
+// The section `adapter` of a recipe.
+
+#include <gtest/gtest.h>
+
+#include "runtime/program/recipe/decisions.h"
+#include "runtime/program/recipe/load.h"
+#include "tests/runtime/program/recipe/recipe_folder.h"
+
+namespace meshtrain::testing {
+namespace {
+
+Recipe with_adapter(const RecipeFolder& folder, const std::string& keys) {
+  return load_recipe(folder.write("r.yaml", kSmallRecipe + "adapter: {" + keys + "}\n"), {}, "");
+}
+
+TEST(AdapterRecipe, IsReadAndWritten) {
+  const RecipeFolder folder;
+  const Recipe recipe =
+      with_adapter(folder,
+                   "kind: lora, rank: 16, alpha: 32, dropout: 0.05, use_rslora: true, init: gaussian, "
+                   "targets: [q_proj, \"*.mlp.*\"], layers: [1], train: [\"*norm*\"]");
+  for (const Recipe& each : {recipe, parse_recipe(to_yaml(recipe))}) {
+    const AdapterShape expected{.rank = 16,
+                                .alpha = 32,
+                                .use_rslora = true,
+                                .dropout = 0.05,
+                                .init = AdapterShape::Init::Gaussian,
+                                .targets = {"q_proj", "*.mlp.*"},
+                                .layers = {1},
+                                .train = {"*norm*"}};
+    EXPECT_EQ(each.model.shape.adapter, expected);
+  }
+  const Recipe plain = load_recipe(folder.write("small.yaml", kSmallRecipe), {}, "");
+  EXPECT_FALSE(plain.model.shape.adapter);
+  EXPECT_EQ(to_yaml(plain).find("adapter"), std::string::npos);
+  const AdapterShape least = with_adapter(folder, "rank: 4, targets: [all-linear]").model.shape.adapter;
+  EXPECT_EQ(least.alpha, 8);
+  EXPECT_EQ(least.dropout, 0);
+  EXPECT_EQ(least.init, AdapterShape::Init::Kaiming);
+}
+
+TEST(AdapterRecipe, SeedsDropoutFromTheRecipe) {
+  const RecipeFolder folder;
+  Recipe recipe = with_adapter(folder, "rank: 4, targets: [q_proj], dropout: 0.1");
+  recipe.train.seed = 7;
+  EXPECT_EQ(resolve(recipe, MeshLayout({{"dp", 1}, {"tp", 1}, {"cp", 1}})).shape.adapter.seed, 7U);
+}
+
+TEST(AdapterRecipe, LetsEveryParameterOfTheBaseBeFrozen) {
+  const RecipeFolder folder;
+  const std::string file = folder.write("r.yaml", kSmallRecipe + "adapter: {rank: 4, targets: [q_proj]}\n");
+  EXPECT_NO_THROW(load_recipe(file, {"train.freeze=[\"*.weight\"]"}, ""));
+  EXPECT_NO_THROW(load_recipe(file, {"optimizer.groups=[{pattern: \"*.lora_B.*\", learning_rate_factor: 16}]"}, ""));
+}
+
+TEST(AdapterRecipe, IsRefusedWithItsLocation) {
+  const RecipeFolder folder;
+  const auto refusal = [&](const std::string& keys) {
+    const std::string message = input_error([&] { with_adapter(folder, keys); });
+    return message.substr(message.find("adapter"));
+  };
+  EXPECT_EQ(refusal("rank: 4"), "adapter.targets: must be given");
+  EXPECT_EQ(refusal("targets: [q_proj]"), "adapter.rank: must be given");
+  EXPECT_EQ(refusal("kind: dora, rank: 4, targets: [q_proj]").substr(0, 18), "adapter.kind: dora");
+  EXPECT_EQ(
+      refusal("rank: 4, targets: [q_proj, k_prj]"),
+      "adapter.targets: \"k_prj\" matches no linear layer of a block: use q_proj, k_proj, v_proj, o_proj, "
+      "gate_proj, up_proj, down_proj, all-linear, or a pattern for names such as model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(refusal("rank: 4, targets: [q_proj], layers: [0, 2]"),
+            "adapter.layers: 2 is not a block: the model has blocks 0 to 1");
+  EXPECT_EQ(refusal("rank: 4, targets: [q_proj], train: [\"*.norms.*\"]").substr(0, 59),
+            "adapter.train: \"*.norms.*\" matches no parameter of the mod");
+  EXPECT_EQ(refusal("rank: 4, targets: [q_proj], dropout: 1"), "adapter.dropout: 1 is impossible: it must be below 1");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
