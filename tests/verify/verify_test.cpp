@@ -274,5 +274,16 @@ TEST_F(Verify, ComparesFrozenParametersGroupsAndMuon) {
   EXPECT_TRUE(has(ending.out, "equal: loss, gradient norm, 12 gradients and 14 weight updates")) << ending.out;
 }
 
+TEST_F(Verify, ComparesAdapters) {
+  const std::string adapters = "adapter: {rank: 2, targets: [v_proj, down_proj], dropout: 0.1}\n";
+  write("tiny.yaml", kRecipe + adapters);
+  const Ending ending = verify(4, {"--mesh", "dp=2,tp=2"});
+  EXPECT_EQ(ending.status, 0) << ending.err << ending.out;
+  EXPECT_TRUE(has(ending.out, "equal: loss, gradient norm, 4 gradients and 18 weight updates")) << ending.out;
+  // With B = 0 the gradient of A would be zero, and its missing sum could not be found.
+  const std::string out = found(2, "tp=2", "tp.gradients");
+  EXPECT_TRUE(has(out, "v_proj.lora_A.weight  differs on rank ")) << out;
+}
+
 }  // namespace
 }  // namespace meshtrain::testing

@@ -14,16 +14,11 @@ namespace meshtrain {
 std::vector<std::string> parameter_names(const ModelShape& shape) {
   std::vector<std::string> names;
   for (TensorEntry& tensor : declared_tensors(shape, at::kFloat)) names.push_back(std::move(tensor.name));
+  for (TensorEntry& tensor : declared_adapters(shape, at::kFloat)) names.push_back(std::move(tensor.name));
   return names;
 }
 
 namespace {
-
-std::vector<std::string> names_of_adapters(const ModelShape& shape) {
-  std::vector<std::string> names;
-  for (TensorEntry& tensor : declared_adapters(shape, at::kFloat)) names.push_back(std::move(tensor.name));
-  return names;
-}
 
 /// Replaces the layer's number: "model.layers.7.mlp.up_proj.weight" -> "model.layers.*.mlp.up_proj.weight".
 std::string of_every_layer(const std::string& name) {
@@ -141,9 +136,8 @@ void check_groups(const Reader& reader, const std::vector<GroupOptions>& groups,
 void check_patterns(Reader& reader, const Recipe& recipe) {
   const AdapterShape& adapter = recipe.model.shape.adapter;
   if (recipe.train.freeze.empty() && recipe.optimizer.groups.empty() && !adapter) return;
-  std::vector<std::string> names = parameter_names(recipe.model.shape);
+  const std::vector<std::string> names = parameter_names(recipe.model.shape);
   if (adapter) check_adapter(reader, adapter, recipe.model.shape.num_hidden_layers, names);
-  for (std::string& name : names_of_adapters(recipe.model.shape)) names.push_back(std::move(name));
   if (!recipe.train.freeze.empty()) check_freeze(reader, recipe.train.freeze, names, static_cast<bool>(adapter));
   check_groups(reader, recipe.optimizer.groups, names);
 }

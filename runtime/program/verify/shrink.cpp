@@ -103,7 +103,9 @@ std::string in_layer(const std::string& name, int64_t layer) {
 /// last layer.
 class Treatment {
  public:
-  Treatment(const Recipe& recipe, const ModelShape& small) : recipe_(recipe), names_(parameter_names(small)) {
+  Treatment(const Recipe& recipe, ModelShape small) : recipe_(recipe) {
+    small.adapter.layers.clear();
+    names_ = parameter_names(small);
     for (const GroupOptions& group : recipe.optimizer.groups) patterns_.push_back(group.pattern);
     const int64_t num_layers = recipe.model.shape.num_hidden_layers;
     second_ = num_layers - 1;
@@ -127,6 +129,7 @@ class Treatment {
     }
     for (const std::string& name : names_) {
       const std::string original = in_layer(name, layer_of(name) == 1 ? second_ : 0);
+      if (is_adapter(name) && !has_adapters(layer_of(name) == 1 ? second_ : 0)) continue;
       if (first_match(recipe_.train.freeze, original)) small.train.freeze.push_back(name);
       if (first_match(adapter_.train, original)) adapter.train.push_back(name);
       const auto group = first_match(patterns_, original);
@@ -141,11 +144,10 @@ class Treatment {
   std::vector<std::pair<bool, std::optional<size_t>>> treatment(int64_t layer) const {
     std::vector<std::pair<bool, std::optional<size_t>>> all;
     for (const std::string& name : names_) {
-      if (layer_of(name) != 0) continue;
+      if (layer_of(name) != 0 || (is_adapter(name) && !has_adapters(layer))) continue;
       const std::string there = in_layer(name, layer);
       all.emplace_back(!is_trained(adapter_, recipe_.train.freeze, there), first_match(patterns_, there));
     }
-    if (has_adapters(layer)) all.emplace_back(false, std::nullopt);
     return all;
   }
   bool trains(int64_t layer) const {
