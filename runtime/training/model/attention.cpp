@@ -19,9 +19,10 @@ Attention::Attention(int64_t layer, const std::string& name, const ModelShape& s
                         {name + ".v_proj", shape.num_key_value_heads * shape.head_dim,
                          adapter_of(shape.adapter, name + ".v_proj", name, shape.hidden_size)}},
                        shape.qkv_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
-      output_(parallelism.tensor, name + ".o_proj", shape.num_attention_heads * shape.head_dim, shape.hidden_size,
-              shape.output_bias, {Initializer::Kind::Normal, shape.initializer_range}, options,
-              adapter_of(shape.adapter, name + ".o_proj", name + ".o_proj", shape.num_attention_heads * shape.head_dim)),
+      output_(
+          parallelism.tensor, name + ".o_proj", shape.num_attention_heads * shape.head_dim, shape.hidden_size,
+          shape.output_bias, {Initializer::Kind::Normal, shape.initializer_range}, options,
+          adapter_of(shape.adapter, name + ".o_proj", name + ".o_proj", shape.num_attention_heads * shape.head_dim)),
       is_rotary_(is_rotary(shape, layer)),
       is_locally_rotary_(is_locally_rotary(shape, layer)),
       rule_{attention_scale(shape), window_of(shape, layer), shape.attn_logit_softcapping} {

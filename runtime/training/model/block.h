@@ -23,9 +23,9 @@ class Block {
   /// collectives of what it computes again, in the same order on every rank.
   at::Tensor forward(const at::Tensor& x, const Sequence& sequence) const;
 
-  /// Compute the block in two calls: feed(x, attend(x, s), s) has the bits of forward(x, s). Each call uses only its own
-  /// parameters, in recomputation too. attend() returns the term that attention adds to x, in the dtype of `options`.
-  /// `attended`: the result of attend().
+  /// Compute the block in two calls: feed(x, attend(x, s), s) has the bits of forward(x, s). Each call uses only its
+  /// own parameters, in recomputation too. attend() returns the term that attention adds to x, in the dtype of
+  /// `options`. `attended`: the result of attend().
   at::Tensor attend(const at::Tensor& x, const Sequence& sequence) const;
   at::Tensor feed(const at::Tensor& x, const at::Tensor& attended, const Sequence& sequence) const;
 

@@ -31,7 +31,7 @@ class Sequences {
   Sequence undivided_;            // each sequence is one document
   std::optional<Rotary> angles_;  // of the positions 0 to S - 1, with TransformerOptions::has_documents
   Rotary local_angles_;           // the same, see Sequence::local_rotary
-  at::Tensor positions_;          // [T] of the tokens of a micro-batch, in sequences that follow each other; with dropout
+  at::Tensor positions_;  // [T] of the tokens of a micro-batch, in sequences that follow each other; with dropout
 };
 
 }  // namespace meshtrain
