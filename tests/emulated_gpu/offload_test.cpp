@@ -97,6 +97,13 @@ INSTANTIATE_TEST_SUITE_P(
         OffloadCase{"dp=2", 2, "full_shard", "bf16", {"parallel.fsdp.no_sync=true", "train.stochastic_rounding=true"}},
         OffloadCase{"tp=2", 2, "no_shard", "fp16_mixed", {kUntied}},
         OffloadCase{"dp=2,tp=2", 4, "full_shard", "fp32", {kUntied, "train.freeze=[\"*layers.1.*\"]"}, true, true},
+        OffloadCase{"dp=2",  // one trained buffer: its gradients are read while the copy before is on its way to disk
+                    2,
+                    "full_shard",
+                    "bf16_mixed",
+                    {"adapter={rank: 4, targets: [all-linear], layers: [1], dropout: 0.1}", "train.micro_batch=1"},
+                    true,
+                    true},
         OffloadCase{"dp=2,cp=2", 4, "shard_grad_op", "bf16_mixed", {"parallel.fsdp.shard_axes=[dp]"}, true, true},
         OffloadCase{"dp=4", 4, "hybrid_shard", "fp32", {"parallel.fsdp.shard_size=2", kUntied}},
         OffloadCase{"dp=2,tp=2", 4, "full_shard", "bf16_mixed", {"optimizer.name=muon"}},
