@@ -4,8 +4,10 @@
 
 #include "mesh/base/files/glob.h"
 #include "mesh/device/aten.h"
+#include "runtime/program/convert/export_adapter.h"
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
+#include "runtime/program/hf/peft_config.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/model/transformer.h"
@@ -159,6 +161,76 @@ TEST_F(Convert, MergesAdapters) {
     }
   }
   world().barrier();
+}
+
+TEST_F(Convert, GoesOnFromAnAdapterOfPeft) {
+  const std::vector<SavedModel> kinds = {{"phi3", "bf16_mixed", "adamw", "none", true, "all"},
+                                         {"qwen3", "fp32", "adamw", "none", false, "qv"}};
+  int number = 0;
+  for (const SavedMesh& saved_mesh : meshes()) {
+    for (const SavedModel& kind : kinds) {
+      SCOPED_TRACE(saved_mesh.sharding + " " + kind.family + " " + kind.precision);
+      const std::string name = std::to_string(number++);
+      Recipe trained = recipe(saved_mesh, kind);
+      if (kind.family == "phi3") trained.model.shape.adapter.train = {"*input_layernorm*"};
+      Training training(trained, world());
+      training.run(2);
+      training.save(path("run" + name));
+      if (world().rank() == 0) export_adapter(newest(path("run" + name)), path("peft" + name), {});
+      world().barrier();
+
+      const AdapterShape adapter = trained.model.shape.adapter;
+      const AdapterShape found = read_peft_folder(path("peft" + name), trained.model.shape);
+      EXPECT_EQ(found.rank, adapter.rank);
+      EXPECT_EQ(found.alpha, adapter.alpha);
+      EXPECT_EQ(found.use_rslora, adapter.use_rslora);
+      EXPECT_EQ(found.dropout, adapter.dropout);
+      EXPECT_EQ(found.targets.size(), kind.adapter == "qv" ? 2U : 7U);
+      EXPECT_TRUE(found.layers.empty());
+
+      trained.model.shape.adapter.from = path("peft" + name);
+      Training next(trained, world());
+      const auto base_and_adapters = [](Training& of) {
+        std::map<std::string, at::Tensor> values;
+        of.trainer().fsdp().visit_shards([&](const Parameter& parameter) {
+          values[parameter.name] = parameter.tensor.detach().to(at::kDouble).clone();
+        });
+        return values;
+      };
+      const auto before = base_and_adapters(training), after = base_and_adapters(next);
+      for (const auto& [parameter, values] : before) {
+        if (is_trained(adapter, {}, parameter)) EXPECT_TRUE(at::equal(values, after.at(parameter))) << parameter;
+      }
+    }
+  }
+  world().barrier();
+}
+
+TEST_F(Convert, RefusesToWriteForPeftWhatItCannotSave) {
+  if (world().size() > 1) return;
+  const auto refusal = [&](const std::string& train, const SavedModel& kind) {
+    Recipe trained = recipe(meshes().front(), kind);
+    trained.model.shape.adapter.train = {train};
+    Training training(trained, world());
+    const fs::path folder = path("run " + kind.family + train.substr(1, 4));
+    training.save(folder);
+    try {
+      export_adapter(newest(folder), path("peft"), {});
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const SavedModel phi3{"phi3", "fp32", "adamw", "none", true, "qv"}, llama{"llama", "fp32", "adamw"};
+  EXPECT_NE(refusal("*.gate_proj.*", phi3).find("transformers has it in one module with other layers"),
+            std::string::npos);
+  EXPECT_NE(refusal("*.q_proj.*", phi3).find("its layer has an adapter"), std::string::npos);
+  EXPECT_NE(refusal("*embed_tokens*", phi3).find("it is the head too"), std::string::npos);
+  Recipe plain = recipe(meshes().front(), llama);
+  Training training(plain, world());
+  training.save(path("plain"));
+  EXPECT_THROW(export_adapter(newest(path("plain")), path("peft"), {}), InputError);
+  EXPECT_FALSE(fs::exists(path("peft")));
 }
 
 TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {

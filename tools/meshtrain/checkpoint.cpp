@@ -3,12 +3,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "mesh/base/error.h"
 #include "mesh/base/log.h"
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
+#include "runtime/program/convert/export_adapter.h"
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
 #include "runtime/program/recipe/check_data.h"
@@ -83,12 +85,26 @@ struct ExportArguments {
   std::string dtype;
   uint64_t max_file_bytes = kMostFileBytes;
   std::filesystem::path tokenizer;
+  bool adapter = false;
 };
 
+std::optional<at::ScalarType> dtype_in(const ExportArguments& arguments) {
+  return arguments.dtype.empty() ? std::nullopt : std::optional(dtype_of(arguments.dtype));
+}
+
+int export_adapter_to(const ExportArguments& arguments) {
+  if (!arguments.tokenizer.empty()) throw InputError("--tokenizer: an adapter is written without a tokenizer");
+  const ExportedAdapter exported = export_adapter(find_checkpoint(arguments.path), arguments.out, dtype_in(arguments));
+  std::printf("%s: the adapter of step %s, %s, %s\n", arguments.out.c_str(), with_separators(exported.step).c_str(),
+              counted(exported.num_tensors, "tensor").c_str(), counted(exported.num_bytes, "byte").c_str());
+  return 0;
+}
+
 int export_to(const ExportArguments& arguments) {
+  if (arguments.adapter) return export_adapter_to(arguments);
   if (arguments.max_file_bytes == 0) throw InputError("--max-file-size: 0 bytes hold no tensor: give a size, as 5GiB");
   ExportOptions options;
-  if (!arguments.dtype.empty()) options.dtype = dtype_of(arguments.dtype);
+  options.dtype = dtype_in(arguments);
   options.max_file_bytes = static_cast<int64_t>(std::min<uint64_t>(arguments.max_file_bytes, INT64_MAX));
   options.tokenizer = arguments.tokenizer;
   const ExportedCheckpoint exported = export_checkpoint(find_checkpoint(arguments.path), arguments.out, options);
@@ -126,6 +142,8 @@ void add_export(CLI::App& checkpoint, int& status) {
                    "A folder with the files of a tokenizer, or the tokenizer.json in one. Default: the recipe's "
                    "model.hf, when it is there")
       ->type_name("PATH");
+  command->add_flag("--adapter", arguments->adapter,
+                    "Writes the adapters alone, as a folder of PEFT. --dtype: default that of the checkpoint");
   command->footer("Example: meshtrain checkpoint export runs/mine models/mine --dtype bf16");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint export");

@@ -123,6 +123,10 @@ void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
           "A Hugging Face folder, a checkpoint's folder, or a run directory or its checkpoints: then the newest one")
       ->required()
       ->type_name("MODEL");
+  command
+      .add_option("--adapter", arguments.adapter,
+                  "A folder of PEFT, adapter_config.json and adapter_model.safetensors, whose adapter the model has")
+      ->type_name("FOLDER");
   add_prompt_options(command, arguments);
   add_sampling_options(command, arguments);
   add_rule_options(command, arguments);

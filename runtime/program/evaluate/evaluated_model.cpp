@@ -128,6 +128,7 @@ Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& re
   recipe.name = loaded.name;
   recipe.model.hf = loaded.model.hf;
   recipe.model.shape = loaded.model.shape;
+  if (!source.is_checkpoint) recipe.model.shape.adapter = source.shape.adapter;
   recipe.evaluate = loaded.evaluate;
   recipe.evaluate.every = 0;
   recipe.train.sequence_length = loaded.train.sequence_length;

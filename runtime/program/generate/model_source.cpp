@@ -8,6 +8,7 @@
 #include "mesh/base/files/download.h"
 #include "mesh/base/files/json_object.h"
 #include "runtime/program/hf/config_json.h"
+#include "runtime/program/hf/peft_config.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/text/tokenizer/json_cursor.h"
@@ -17,6 +18,7 @@
 #include "runtime/training/checkpoint/inspect.h"
 #include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/load.h"
+#include "runtime/training/model/peft_tensors.h"
 #include "runtime/training/model/unused_weights.h"
 #include "runtime/training/safetensors/folder_kind.h"
 
@@ -97,8 +99,23 @@ fs::path find_model(const fs::path& path) {
                                    : "; beside it there are checkpoints of " + others + ": give the folder of one"));
 }
 
-ModelSource read_model_source(const fs::path& folder) {
-  return has_entry(folder / "config.json") ? of_hugging_face(folder) : of_checkpoint(folder);
+ModelSource read_model_source(const fs::path& folder, const fs::path& adapter) {
+  const bool is_checkpoint = !has_entry(folder / "config.json");
+  ModelSource source = is_checkpoint ? of_checkpoint(folder) : of_hugging_face(folder);
+  if (adapter.empty()) return source;
+  const std::string option = "--adapter " + adapter.string() + ": ";
+  if (is_checkpoint) {
+    throw InputError(option + folder.string() +
+                     " is a checkpoint, which has its own adapters or none: give the folder of the base");
+  }
+  try {
+    source.shape.adapter = read_peft_folder(adapter, source.shape);
+  } catch (const InputError& error) {
+    throw InputError(option + error.what());
+  }
+  source.shape.adapter.from = adapter;
+  source.shape.adapter.dropout = 0;
+  return source;
 }
 
 std::string tokenizer_of(const ModelSource& source) {
@@ -145,11 +162,16 @@ class ModelWeights::Reader {
 
 class ModelWeights::FolderReader final : public Reader {
  public:
-  explicit FolderReader(const ModelSource& source) : weights_(source.folder, source.shape) {}
-  void read(const Parameter& parameter) override { weights_.read(parameter); }
+  explicit FolderReader(const ModelSource& source) : weights_(source.folder, source.shape) {
+    if (const AdapterShape& adapter = source.shape.adapter) adapter_.emplace(adapter.from, source.shape);
+  }
+  void read(const Parameter& parameter) override {
+    if (!adapter_ || !adapter_->read(parameter)) weights_.read(parameter);
+  }
 
  private:
   PretrainedWeights weights_;
+  std::optional<PeftWeights> adapter_;
 };
 
 class ModelWeights::CheckpointPieces final : public Reader {

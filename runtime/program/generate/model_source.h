@@ -24,7 +24,7 @@ struct ModelSource {
   int64_t trained_length = 0;                       ///< of a run: tokens of its samples
   bool is_checkpoint = false;
   int64_t step = 0;  ///< of a checkpoint
-  ModelShape shape;
+  ModelShape shape;  ///< of a Hugging Face folder with an adapter: without dropout, and adapter.from is its folder
   /// The token that ends a document in the data of the run (document_end()).
   std::optional<int64_t> document_end = {};
   std::string precision;  ///< fp64 fp32 bf16 fp16: that of the weights in a folder, or of the computation in the run
@@ -35,8 +35,9 @@ struct ModelSource {
 /// it.
 std::filesystem::path find_model(const std::filesystem::path& path);
 
-/// Describes the model in `folder`, of find_model(), without reading weights. Throws InputError.
-ModelSource read_model_source(const std::filesystem::path& folder);
+/// Describes the model in `folder`, of find_model(), without reading weights. `adapter`: the folder of PEFT whose
+/// adapter the model has; empty: that of none. Throws InputError, also for an adapter beside a checkpoint.
+ModelSource read_model_source(const std::filesystem::path& folder, const std::filesystem::path& adapter = {});
 
 /// Returns what is wrong with `hugging_face`, as "model.hf of the run's recipe, X, does not exist any more"; empty when
 /// nothing is.

@@ -14,6 +14,7 @@
 #include "mesh/base/error.h"
 #include "mesh/base/files/output_file.h"
 #include "runtime/program/hf/carried_over.h"
+#include "runtime/training/model/peft_tensors.h"
 
 namespace meshtrain {
 namespace {
@@ -46,7 +47,7 @@ bool is_complete(const fs::path& folder) {
     std::error_code unknown;
     return fs::status(folder / name, unknown).type() != fs::file_type::not_found;
   };
-  return has("model.safetensors") || has("model.safetensors.index.json");
+  return has("model.safetensors") || has("model.safetensors.index.json") || has(kPeftWeights);
 }
 
 /// Returns true for names of files that an export writes, and for their partial names: "config.json.partial", as
@@ -55,6 +56,7 @@ bool is_of_an_export(std::string name) {
   const size_t partial = name.find(".partial");
   if (partial != std::string::npos) name.resize(partial);
   return name == kLock || name == "config.json" || name == "generation_config.json" || is_tokenizer_file(name) ||
+         name == kPeftConfig || name == kPeftWeights ||
          (name.starts_with("model") && name.find(".safetensors") != std::string::npos);
 }
 

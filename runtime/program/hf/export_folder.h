@@ -9,8 +9,9 @@
 namespace meshtrain {
 
 /// The folder that an export makes. It is written as FOLDER.partial beside it and renamed when it is complete. A
-/// FOLDER.partial that has model.safetensors or its index is complete: these are written last, and are durable when
-/// they appear. Such a folder is never removed here, as it may be all that is left of a training. One process uses it.
+/// FOLDER.partial that has model.safetensors or its index, or adapter_model.safetensors, is complete: these are written
+/// last, and are durable when they appear. Such a folder is never removed here, as it may be all that is left of a
+/// training. One process uses it.
 class ExportFolder {
  public:
   /// `asked`: the path of the folder. A link at its end is followed, also to a folder that does not exist. Throws

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mesh/layout.h"
@@ -30,6 +31,14 @@ void finish_model(Reader& reader, ModelRecipe& model);
 void begin_layout(const Reader& reader, SourceOptions& source);
 /// Makes a path whose last part is the word `bytes`, and that does not exist, that word alone.
 void find_tokenizer(std::filesystem::path& tokenizer);
+/// The section `adapter`.
+struct AdapterSection {
+  AdapterShape shape;
+  const ModelShape* model = nullptr;  ///< the model with these adapters, when reading
+};
+/// Reads the adapters' shape from the folder of adapter.from; keys beside it must agree with it. Call after that key is
+/// read, and the model.
+void begin_adapter(Reader& reader, AdapterSection& adapter);
 /// Returns true when the map of `data:` has a mixture.
 bool names_mixture(const Reader& reader);
 /// Sets the defaults of the held-out samples from the data. Call after the data are read.
@@ -132,18 +141,22 @@ void fields(Archive& archive, ModelRecipe& model) {
 }
 
 template <class Archive>
-void fields(Archive& archive, AdapterShape& adapter) {
+void fields(Archive& archive, AdapterSection& section) {
+  AdapterShape& adapter = section.shape;
   std::string kind = "lora";
   archive.field("kind", kind, {.choices = {"lora"}});
+  archive.field("from", adapter.from);
+  archive.when_reading([&](Reader& reader) { begin_adapter(reader, section); });
   archive.field("rank", adapter.rank, {.required = true, .least = 1, .most = kMaxSize});
   archive.field("alpha", adapter.alpha, {.above = 0});
   archive.field("use_rslora", adapter.use_rslora);
+  archive.field("targets", adapter.targets, {.required = true});
+  archive.field("layers", adapter.layers, {.least = 0, .most = kMaxSize});
+  archive.when_reading([&](auto& reader) { reader.settle(""); });
+  archive.field("train", adapter.train);
   archive.field("dropout", adapter.dropout, {.least = 0, .below = 1});
   word_field(archive, "init", adapter.init,
              {{"kaiming", AdapterShape::Init::Kaiming}, {"gaussian", AdapterShape::Init::Gaussian}});
-  archive.field("targets", adapter.targets, {.required = true});
-  archive.field("layers", adapter.layers, {.least = 0, .most = kMaxSize});
-  archive.field("train", adapter.train);
 }
 
 template <class Archive>
@@ -380,10 +393,13 @@ void fields(Archive& archive, Recipe& recipe) {
   archive.field("name", recipe.name);
   archive.when_reading([&](Reader& reader) { check_name(reader, recipe); });
   archive.section("model", recipe.model, "hf");
-  std::optional<AdapterShape> adapter =
-      recipe.model.shape.adapter ? std::optional(recipe.model.shape.adapter) : std::nullopt;
+  ModelShape& shape = recipe.model.shape;
+  std::optional<AdapterSection> adapter;
+  if (shape.adapter) adapter.emplace(shape.adapter);
+  archive.when_reading([&](Reader&) { adapter.emplace(AdapterShape{}, &shape); });
   archive.section("adapter", adapter);
-  archive.when_reading([&](Reader&) { recipe.model.shape.adapter = adapter.value_or(AdapterShape{}); });
+  archive.when_reading(
+      [&](auto& reader) { shape.adapter = reader.has("adapter") ? std::move(adapter->shape) : AdapterShape{}; });
   archive.section("parallel", recipe.parallel);
   archive.section("data", recipe.data, "tokens");
   archive.when_reading([&](Reader&) { begin_evaluate(recipe.data, recipe.evaluate); });

@@ -4,9 +4,11 @@
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/hf/config_json.h"
+#include "runtime/program/hf/peft_config.h"
 #include "runtime/program/recipe/fields.h"
 #include "runtime/program/yaml/reader.h"
 #include "runtime/program/yaml/suggest.h"
+#include "runtime/training/model/peft_tensors.h"
 #include "runtime/training/model/rope_scaling.h"
 #include "runtime/training/safetensors/folder_kind.h"
 
@@ -85,6 +87,19 @@ void begin_shape(Reader& reader, ModelRecipe& model) {
   const std::filesystem::path config = model.hf / "config.json";
   model.shape = read_config_json(config);
   reader.settle(config.string() + "; leave it out, or set model.hf to null");
+}
+
+void begin_adapter(Reader& reader, AdapterSection& adapter) {
+  AdapterShape& shape = adapter.shape;
+  if (shape.from.empty() || !reader.opens_files() || adapter.model->head_dim == 0) return;  // 0: a size is missing
+  try {
+    AdapterShape found = read_peft_folder(shape.from, *adapter.model);
+    found.from = std::move(shape.from);
+    shape = std::move(found);
+  } catch (const InputError& error) {
+    reader.fail("from", error.what());
+  }
+  reader.settle((shape.from / kPeftConfig).string() + "; leave it out, or set adapter.from to null");
 }
 
 void begin_family(const Reader& reader, ModelShape& shape) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct AdapterShape {
   std::vector<std::string> train = {};    ///< globs for the base's parameters that are trained too
   uint64_t seed = 0;                      ///< of dropout
   bool draws_b = false;                   ///< B begins with random values, like A: with zeros A has no gradient
+  std::filesystem::path from = {};        ///< folder of PEFT with the first values; empty: they are drawn
 
   explicit operator bool() const { return rank > 0; }
   bool operator==(const AdapterShape&) const = default;

@@ -6,14 +6,13 @@
 #include "mesh/base/progress.h"
 #include "runtime/training/model/initialize.h"
 #include "runtime/training/model/load.h"
+#include "runtime/training/model/peft_tensors.h"
 
 namespace meshtrain {
 namespace {
 
-/// Returns the initial values of a model's parameters: zeros if `resumes`, because a checkpoint's shards are written
-/// later.
-WriteParameter first_values(const TransformerOptions& options, bool resumes) {
-  if (resumes) return [](const Parameter&) {};
+/// Returns the initial values of a model's parameters: those of options.weights, and drawn ones for what is not there.
+WriteParameter drawn_or_read(const TransformerOptions& options) {
   if (!options.weights.empty()) {
     const auto weights = std::make_shared<PretrainedWeights>(options.weights, options.shape);
     const auto progress = std::make_shared<Progress>("weights of " + options.weights.string(), 0, "bytes");
@@ -24,6 +23,18 @@ WriteParameter first_values(const TransformerOptions& options, bool resumes) {
     };
   }
   return [seed = options.seed](const Parameter& parameter) { initialize(parameter, seed); };
+}
+
+/// Returns the same, with the adapters of adapter.from. Returns zeros if `resumes`, because a checkpoint's shards are
+/// written later.
+WriteParameter first_values(const TransformerOptions& options, bool resumes) {
+  if (resumes) return [](const Parameter&) {};
+  const std::filesystem::path& from = options.shape.adapter.from;
+  if (from.empty()) return drawn_or_read(options);
+  const auto adapters = std::make_shared<PeftWeights>(from, options.shape);
+  return [adapters, others = drawn_or_read(options)](const Parameter& parameter) {
+    if (!adapters->read(parameter)) others(parameter);
+  };
 }
 
 /// Makes the model as one part. Throws InputError when every parameter is frozen.

@@ -5,6 +5,7 @@
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
 #include "tests/runtime/program/recipe/recipe_folder.h"
+#include "tests/support/files.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -51,6 +52,43 @@ TEST(AdapterRecipe, LetsEveryParameterOfTheBaseBeFrozen) {
   const std::string file = folder.write("r.yaml", kSmallRecipe + "adapter: {rank: 4, targets: [q_proj]}\n");
   EXPECT_NO_THROW(load_recipe(file, {"train.freeze=[\"*.weight\"]"}, ""));
   EXPECT_NO_THROW(load_recipe(file, {"optimizer.groups=[{pattern: \"*.lora_B.*\", learning_rate_factor: 16}]"}, ""));
+}
+
+TEST(AdapterRecipe, TakesTheFolderOfPeft) {
+  const RecipeFolder folder;
+  const std::string fixtures = source_folder() + "/tests/fixtures/";
+  const auto load = [&](const std::string& name, const std::string& keys) {
+    const std::string small = kSmallRecipe.substr(kSmallRecipe.find("data:"));
+    return load_recipe(folder.write("r.yaml", "model: {hf: " + fixtures + name + "}\nadapter: {from: " + fixtures +
+                                                  "adapters/folders/" + name + keys + "}\n" + small),
+                       {}, "");
+  };
+  const AdapterShape llama = load("llama", "").model.shape.adapter;
+  const AdapterShape expected{.rank = 4,
+                              .alpha = 6,
+                              .dropout = 0.1,
+                              .targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+                              .from = fixtures + "adapters/folders/llama"};
+  EXPECT_EQ(llama, expected);
+  const Recipe phi3 = load("phi3", ", rank: 2, dropout: 0.2, init: gaussian");
+  for (const Recipe& each : {phi3, parse_recipe(to_yaml(phi3))}) {
+    const AdapterShape& adapter = each.model.shape.adapter;
+    EXPECT_EQ(adapter.layers, std::vector<int64_t>{0});
+    EXPECT_EQ(adapter.targets,
+              (std::vector<std::string>{"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"}));
+    EXPECT_TRUE(adapter.use_rslora);
+    EXPECT_EQ(adapter.train.size(), 5U);  // norms, whose names all end as "norm"
+    EXPECT_EQ(adapter.dropout, 0.2);
+  }
+  const auto refusal = [&](const std::string& keys) {
+    const std::string message = input_error([&] { load("llama", keys); });
+    return message.substr(message.find("adapter."));
+  };
+  EXPECT_EQ(refusal(", rank: 8"), "adapter.rank: 8 differs from the 4 of " + fixtures +
+                                      "adapters/folders/llama/adapter_config.json; leave it out, or set adapter.from "
+                                      "to null");
+  EXPECT_TRUE(refusal(", targets: [q_proj]").starts_with("adapter.targets: ["));
+  EXPECT_TRUE(refusal("/none").starts_with("adapter.from: there is no adapter_config.json in "));
 }
 
 TEST(AdapterRecipe, IsRefusedWithItsLocation) {

@@ -7,6 +7,7 @@
 
 #include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
+#include "runtime/program/hf/peft_config.h"
 #include "runtime/training/model/load.h"
 #include "runtime/training/safetensors/folder.h"
 #include "runtime/training/transformer/transformer_trainer.h"
@@ -30,6 +31,29 @@ AdapterShape adapter_in(const nlohmann::json& keys) {
           .use_rslora = keys.value("use_rslora", false),
           .targets = keys.at("target_modules"),
           .layers = keys.value("layers_to_transform", std::vector<int64_t>())};
+}
+
+TEST(PeftFolder, HasTheLossThatPeftComputes) {
+  const nlohmann::json cases = nlohmann::json::parse(std::ifstream(fixture_folder() / "adapters/folders.json"));
+  for (const char* name : {"llama", "phi3"}) {
+    const fs::path folder = fixture_folder() / cases.at(name).at("model").get<std::string>();
+    const SafetensorsFile batch_file(folder / "reference.safetensors");
+    const at::Tensor inputs = batch_file.read("inputs"), labels = batch_file.read("labels").reshape(-1);
+    TrainingOptions options;
+    options.shape = read_config_json(folder / "config.json");
+    options.weights = folder;
+    const fs::path adapter = fixture_folder() / "adapters/folders" / name;
+    options.shape.adapter = read_peft_folder(adapter, options.shape);
+    options.shape.adapter.from = adapter;
+    options.shape.adapter.dropout = 0;
+    options.batch = {inputs.size(1), inputs.size(0), inputs.size(0)};
+    options.precision = precision_in(at::kDouble);
+    const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
+    TransformerTrainer trainer(options, mesh, at::kCPU);
+    const StepBatch batch{{{inputs.reshape(-1), labels}}, labels.ne(kIgnoredLabel).sum().item<int64_t>()};
+    const double loss = cases.at(name).at("loss");
+    EXPECT_NEAR(trainer.step(batch, batch.num_counted, {1e-3}).loss.item<double>(), loss, 1e-10 * loss) << name;
+  }
 }
 
 class Peft : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};

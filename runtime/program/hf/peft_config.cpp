@@ -1,0 +1,212 @@
+#include "runtime/program/hf/peft_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "mesh/base/error.h"
+#include "mesh/base/files/download.h"
+#include "runtime/program/hf/config_reader.h"
+#include "runtime/training/model/peft_tensors.h"
+#include "runtime/training/model/transformer.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr std::string_view kLayers = "model.layers.";
+
+/// A choice of layers: names of layers in all of the blocks, or complete names of layers.
+struct Selection {
+  std::vector<std::string> names;
+  std::vector<int64_t> blocks;  // empty: all
+};
+
+std::string last_name(const std::string& layer) {
+  return layer.substr(layer.rfind('.') + 1);
+}
+
+/// Returns the shortest selection of exactly `layers`, of a model with `num_blocks` blocks.
+Selection select(const std::vector<std::string>& layers, int64_t num_blocks) {
+  Selection short_one;
+  std::set<int64_t> blocks;
+  for (const std::string& layer : layers) {
+    if (!std::ranges::count(short_one.names, last_name(layer))) short_one.names.push_back(last_name(layer));
+    blocks.insert(std::stoll(layer.substr(kLayers.size())));
+  }
+  if (short_one.names.size() * blocks.size() != layers.size()) return {layers, {}};
+  if (static_cast<int64_t>(blocks.size()) < num_blocks) short_one.blocks.assign(blocks.begin(), blocks.end());
+  return short_one;
+}
+
+/// Returns alpha of a module of `num_parts` layers whose scale is that of each layer: the module's rank is as many
+/// times larger.
+double alpha_of(const AdapterShape& adapter, int64_t num_parts) {
+  const auto times = static_cast<double>(num_parts);
+  return adapter.alpha * (adapter.use_rslora ? std::sqrt(times) : times);
+}
+
+nlohmann::ordered_json number(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<int64_t>(value);
+  return value;
+}
+
+/// Refuses what our adapters cannot be.
+void check_kind(ConfigReader& config) {
+  const auto refuse = [&](const std::string& key, const std::string& reason) {
+    config.fail(key, "is " + shown(config.value(key)) + ": " + reason);
+  };
+  if (!config.has("peft_type") || config.value("peft_type") != "LORA") {
+    config.fail("peft_type", "is not LORA: other adapters are not supported");
+  }
+  if (config.boolean_or("use_dora", false)) refuse("use_dora", "DoRA is not supported");
+  if (config.boolean_or("use_qalora", false)) refuse("use_qalora", "QALoRA is not supported");
+  if (config.boolean_or("lora_bias", false)) refuse("lora_bias", "adapters have no biases here");
+  if (config.boolean_or("fan_in_fan_out", false)) refuse("fan_in_fan_out", "no supported model has such layers");
+  if (config.has("bias") && config.value("bias") != "none") refuse("bias", "biases are not trained with adapters here");
+  for (const char* key :
+       {"layer_replication", "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "arrow_config",
+        "use_bdlora", "kasa_config", "monteclora_config", "velora_config"}) {
+    if (config.has(key) && !config.value(key).empty() && config.value(key) != false) refuse(key, "not supported");
+  }
+  if (!config.has("init_lora_weights")) return;
+  const nlohmann::json& init = config.value("init_lora_weights");
+  if (init.is_boolean() || init == "gaussian" || init == "eva" || init == "orthogonal") return;
+  refuse("init_lora_weights",
+         "it changes the base, whose changed weights are not in the folder: have PEFT convert the "
+         "adapter (save_pretrained with path_initial_model_for_weight_conversion)");
+}
+
+/// Checks that a pattern of ranks or alphas is none, or as write_peft_config() writes it for modules of several layers.
+/// `expected`: the value for a module of so many layers.
+template <class Expected>
+void check_pattern(ConfigReader& config, const std::string& key, const std::map<std::string, int64_t>& num_parts,
+                   const Expected& expected) {
+  if (!config.has(key)) return;
+  const nlohmann::json& pattern = config.value(key);
+  if (!pattern.is_object()) config.fail(key, "is " + shown(pattern) + ", not a JSON object");
+  for (const auto& [name, value] : pattern.items()) {
+    const auto found = num_parts.find(last_name(name));
+    const bool is_known = found != num_parts.end() && value.is_number();
+    if (is_known && std::abs(value.template get<double>() - expected(found->second)) < 1e-9) continue;
+    config.fail(key, "is " + shown(pattern) + ": all adapters of a model have one rank and one alpha here");
+  }
+}
+
+/// Returns the modules of a model all of whose linear layers have adapters, by name.
+std::map<std::string, PeftModule> all_modules(const ModelShape& base, int64_t rank) {
+  ModelShape shape = base;
+  shape.adapter = {.rank = rank, .targets = {"all-linear"}};
+  std::map<std::string, PeftModule> modules;
+  for (const PeftModule& module : peft_modules(shape)) modules.emplace(module.name, module);
+  return modules;
+}
+
+/// Sets targets, layers and train as the tensors of `file` are named.
+void take_names(const SafetensorsFile& file, const ModelShape& base, AdapterShape& adapter) {
+  const std::map<std::string, PeftModule> modules = all_modules(base, adapter.rank);
+  std::set<std::string> found;
+  const std::string prefix = kPeftPrefix;
+  for (const TensorEntry& entry : file.entries()) {
+    const auto refuse = [&](const std::string& what) {
+      throw InputError(file.path().string() + ": " + entry.name + what);
+    };
+    if (!entry.name.starts_with(prefix)) refuse(" does not begin with " + prefix);
+    const std::string name = entry.name.substr(prefix.size());
+    const size_t factor = name.find(".lora_");
+    if (factor == std::string::npos) {
+      adapter.train.push_back(name);
+    } else if (!is_adapter(name)) {
+      refuse(" is not a factor of an adapter of a linear layer");
+    } else if (!found.insert(name.substr(0, factor)).second) {
+      continue;
+    } else if (!modules.contains(name.substr(0, factor))) {
+      refuse(" belongs to no linear layer of a block of the model");
+    }
+  }
+  std::vector<std::string> layers;  // in the order of the model
+  ModelShape all = base;
+  all.adapter = {.rank = adapter.rank, .targets = {"all-linear"}};
+  for (const PeftModule& module : peft_modules(all)) {
+    if (!found.contains(module.name)) continue;
+    for (const PeftModule::Part& part : module.parts) layers.push_back(part.layer);
+  }
+  if (layers.empty()) throw InputError(file.path().string() + ": has no adapter");
+  Selection selection = select(layers, base.num_hidden_layers);
+  adapter.targets = std::move(selection.names);
+  adapter.layers = std::move(selection.blocks);
+  std::ranges::sort(adapter.train);
+}
+
+}  // namespace
+
+AdapterShape read_peft_folder(const std::filesystem::path& folder, const ModelShape& base) {
+  if (!has_entry(folder / kPeftConfig)) {
+    throw InputError("there is no " + std::string(kPeftConfig) + " in " + folder.string() +
+                     ": give the folder of an adapter that PEFT or meshtrain checkpoint export --adapter wrote");
+  }
+  if (!has_entry(folder / kPeftWeights)) {
+    throw InputError("there is no " + std::string(kPeftWeights) + " in " + folder.string() +
+                     ": save the adapter with safetensors (save_pretrained of PEFT)");
+  }
+  ConfigReader config(folder / kPeftConfig);
+  check_kind(config);
+  AdapterShape adapter{.rank = config.integer("r"),
+                       .alpha = config.number_or("lora_alpha", 8),
+                       .use_rslora = config.boolean_or("use_rslora", false)};
+  if (config.has("lora_dropout") && config.value("lora_dropout") != 0) {
+    adapter.dropout = config.number("lora_dropout");
+    if (adapter.dropout >= 1) config.fail("lora_dropout", "is not below 1");
+  }
+  std::map<std::string, int64_t> num_parts;  // of modules of several layers
+  for (const auto& [name, module] : all_modules(base, adapter.rank)) {
+    if (module.parts.size() > 1) num_parts[last_name(name)] = static_cast<int64_t>(module.parts.size());
+  }
+  check_pattern(config, "rank_pattern", num_parts,
+                [&](int64_t count) { return static_cast<double>(count * adapter.rank); });
+  check_pattern(config, "alpha_pattern", num_parts, [&](int64_t count) { return alpha_of(adapter, count); });
+  take_names(SafetensorsFile(folder / kPeftWeights), base, adapter);
+  return adapter;
+}
+
+std::string write_peft_config(const ModelShape& shape, const std::vector<std::string>& trained,
+                              const std::string& base) {
+  const AdapterShape& adapter = shape.adapter;
+  const std::vector<PeftModule> modules = peft_modules(shape);
+  std::vector<std::string> names;
+  for (const PeftModule& module : modules) names.push_back(module.name);
+  const Selection selection = select(names, shape.num_hidden_layers);
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::object(), alphas = ranks;
+  for (const PeftModule& module : modules) {
+    if (module.parts.size() < 2) continue;
+    const auto count = static_cast<int64_t>(module.parts.size());
+    ranks[module.name] = count * adapter.rank;
+    alphas[module.name] = number(alpha_of(adapter, count));
+  }
+  nlohmann::ordered_json config;
+  config["peft_type"] = "LORA";
+  config["task_type"] = "CAUSAL_LM";
+  config["base_model_name_or_path"] = base.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(base);
+  config["r"] = adapter.rank;
+  config["lora_alpha"] = number(adapter.alpha);
+  config["lora_dropout"] = adapter.dropout;
+  config["use_rslora"] = adapter.use_rslora;
+  config["target_modules"] = selection.names;
+  config["layers_to_transform"] =
+      selection.blocks.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(selection.blocks);
+  config["modules_to_save"] = trained.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(trained);
+  config["rank_pattern"] = ranks;
+  config["alpha_pattern"] = alphas;
+  config["bias"] = "none";
+  config["fan_in_fan_out"] = false;
+  config["inference_mode"] = true;
+  if (adapter.init == AdapterShape::Init::Gaussian) {
+    config["init_lora_weights"] = "gaussian";
+  } else {
+    config["init_lora_weights"] = true;
+  }
+  return config.dump(2) + "\n";
+}
+
+}  // namespace meshtrain
