@@ -114,6 +114,25 @@ struct FromLogits {
   int64_t tokens = 0;
 };
 
+TEST_F(Evaluate, AnAdapterHasTheLossThatPeftComputes) {
+  const fs::path adapters = fixture_model("adapters");
+  const json cases = json::parse(std::ifstream(adapters / "folders.json"));
+  for (const std::string name : {"llama", "phi3"}) {
+    const FromLogits base(name, path(""));
+    const Words words = with(base.arguments, {"--adapter", (adapters / "folders" / name).string()});
+    for (const auto& [ranks, mesh] : {std::pair{1, "dp=1"}, {2, "tp=2"}, {2, "dp=2"}}) {
+      const double loss = evaluate(ranks, with(words, {"--mesh", mesh}))[0].at("loss"), expected = cases[name]["loss"];
+      EXPECT_NEAR(loss, expected, 1e-10 * expected) << name << " on " << mesh;
+      EXPECT_GT(std::abs(loss - base.loss), 0.01);
+    }
+  }
+  train_one();
+  const Ending ending = run_meshtrain({"evaluate", path("run"), "--adapter", (adapters / "folders/llama").string()});
+  EXPECT_EQ(ending.status, 1);
+  EXPECT_TRUE(has(ending.err, "is a checkpoint, which has its own adapters or none: give the folder of the base"))
+      << ending.err;
+}
+
 TEST_F(Evaluate, AFolderHasTheLossOfItsLogitsOnAnyMesh) {
   for (const char* name : {"llama", "qwen3"}) {
     const FromLogits expected(name, path(""));

@@ -57,6 +57,19 @@ TEST(Generate, IdsWithoutATokenizerOnAnyMesh) {
   }
 }
 
+TEST(Generate, WithAnAdapterOfPeft) {
+  const Words words = {"generate", model("llama"), "--tokens", "5,6", "--max-tokens", "20", "--ignore-eos"};
+  const Words adapted = with(words, {"--adapter", model("adapters/folders/llama")});
+  const Ending base = run_meshtrain(words), alone = run_meshtrain(adapted);
+  EXPECT_EQ(alone.status, 0) << alone.err;
+  EXPECT_NE(alone.out, base.out);
+  const Ending both = run_meshtrain_on_ranks(2, with(adapted, {"--mesh", "tp=2"}));
+  EXPECT_EQ(both.status, 0) << both.err;
+  EXPECT_EQ(both.out, alone.out);
+  const Ending other = run_meshtrain(with(words, {"--adapter", model("qwen3")}));
+  EXPECT_TRUE(has(other.err, "--adapter " + model("qwen3") + ": there is no adapter_config.json in ")) << other.err;
+}
+
 TEST(Generate, EndsAtTheEndOfTextOrNot) {
   // config.json names token 2.
   const Words words = {"generate",      model("llama"), "--tokens", "5,6", "--max-tokens", "200",
