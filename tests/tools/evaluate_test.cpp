@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "mesh/device/aten.h"
 #include "runtime/training/model/ignored_label.h"

@@ -1,6 +1,7 @@
 #include "runtime/training/model/peft_tensors.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "mesh/base/error.h"
