@@ -44,7 +44,8 @@ Precision precision_of(const Recipe& recipe) {
 
 TrainerOptions trainer_options(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
-  TrainerOptions options{.optimizer = recipe.optimizer, .clip_norm = train.clip_norm};
+  TrainerOptions options{
+      .optimizer = recipe.optimizer, .clip_norm = train.clip_norm, .saves_frozen = !recipe.model.shape.adapter};
   if (!options.optimizer.state_dtype) {
     options.optimizer.state_dtype = train.precision.ends_with("_mixed") ? at::kFloat : dtype_of(train.precision);
   }
