@@ -12,8 +12,7 @@ FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options) {
 }
 
 bool cuts_units(const FsdpOptions& options, at::Device device) {
-  const bool apart = options.memory.is_on_disk() || options.memory.leaves(device);
-  return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || apart);
+  return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || options.memory.is_apart_from(device));
 }
 
 bool gathers_beside_reductions(ShardingMode mode) {
