@@ -223,7 +223,7 @@ const ShardMemory& Fsdp::shard_memory() const {
 }
 
 bool Fsdp::is_offloaded() const {
-  return state_->units.front().buffers().front().is_offloaded();
+  return state_->shard_memory.leaves(device_of(state_->units));
 }
 
 void Fsdp::on_reduced(OnReduced function) {

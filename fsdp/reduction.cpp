@@ -13,7 +13,7 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       memory_(memory),
       full_(!memory.is_reused()),
       lent_(units.size(), false) {
-  if (units.front().buffers().front().is_offloaded()) stage_.emplace(units, options);
+  if (options.memory.leaves(device_of(units))) stage_.emplace(units, options);
 }
 
 void Reduction::begin_step() {

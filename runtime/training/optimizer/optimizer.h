@@ -85,9 +85,9 @@ class Optimizer {
 
 /// Returns zeros for the state of `values`, which belong to `group`.
 inline at::Tensor zero_state(const OptimizerOptions& options, const ParameterGroup& group, const at::Tensor& values) {
-  const at::TensorOptions parameters = group.fsdp->units().front().buffers().front().values().options();
+  const at::TensorOptions on_device(device_of(group.fsdp->units()));
   return group.fsdp->shard_memory().zeros(values.numel(),
-                                          parameters.dtype(options.state_dtype.value_or(values.scalar_type())));
+                                          on_device.dtype(options.state_dtype.value_or(values.scalar_type())));
 }
 
 /// A function that makes an optimizer over the trainable buffers of `groups`, which must outlive the optimizer.
