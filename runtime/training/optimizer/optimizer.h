@@ -57,7 +57,7 @@ class Optimizer {
   /// corrections.
   virtual void resume(int64_t num_steps);
 
-  /// Makes updates report buffers that have their new values (Fsdp::shard_changed()), so that offloaded shards are
+  /// Makes updates report units whose shards have their new values (Fsdp::unit_changed()), so that offloaded shards are
   /// copied to the device while the next ones are updated. Call it for the complete optimizer, not for its parts.
   void report_updates() { reports_ = true; }
 
@@ -74,12 +74,14 @@ class Optimizer {
  private:
   struct TrainedBuffer {
     Fsdp* fsdp;
+    size_t unit;
     const FlatBuffer* buffer;
+    bool ends_unit;  // the unit's last trained buffer
   };
 
   std::vector<TrainedBuffer> trained_;
   bool reports_ = false;
-  size_t num_updated_ = 0;  // buffers of trained_ that this update has reported
+  size_t num_updated_ = 0;  // buffers of trained_ that have the new values of this update
   at::Tensor count_;
 };
 
