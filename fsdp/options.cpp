@@ -1,5 +1,7 @@
 #include "fsdp/options.h"
 
+#include <algorithm>
+
 namespace meshtrain {
 
 FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options) {
@@ -17,6 +19,12 @@ bool cuts_units(const FsdpOptions& options, at::Device device) {
 
 bool gathers_beside_reductions(ShardingMode mode) {
   return mode == ShardingMode::FullShard;
+}
+
+SumsInFlight sums_in_flight(const FsdpOptions& options) {
+  const auto among = [](const Group& group) -> size_t { return group.size() > 1 ? 1 : 0; };
+  return {among(options.shards), among(options.replicas),
+          std::max(among(options.remaining), among(options.remaining_partial))};
 }
 
 bool keeps_full_gradients(const FsdpOptions& options, at::Device device) {
