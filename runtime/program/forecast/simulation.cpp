@@ -80,7 +80,7 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
   const UnitMemory& units = trainer.fsdp().memory();
   StepMemory memory;
   const Fsdp& fsdp = trainer.fsdp();
-  const bool elsewhere = fsdp.is_offloaded() || fsdp.shard_memory().is_on_disk();
+  const bool elsewhere = fsdp.shard_memory().is_apart_from(units.parameters.device());
   const int64_t full = share_of(units.parameters, host_ranks);
   memory.gathered = units.parameters.is_reused() ? full : 0;
   memory.parameters = full - memory.gathered + (elsewhere ? 0 : shards_apart(fsdp.units()));
