@@ -10,16 +10,16 @@ namespace meshtrain {
 /// another thread, and more than once.
 using UnpackSaved = std::function<at::Tensor()>;
 /// Takes a tensor that autograd saves. Autograd keeps the result instead and destroys it when the backward has used
-/// it, or with the graph. The tensor is not recorded; must not change it.
+/// it, or with the graph. `saved` shares the tensor's memory and is not recorded; the function must not change it.
 using PackSaved = std::function<UnpackSaved(const at::Tensor& saved)>;
 
 /// While it exists, tensors that autograd saves on this thread go to `pack`, those of LibTorch's operators and those of
-/// our functions. Guards may be nested; the innermost counts. A backward on this thread has none. What is unpacked is
-/// another tensor than what was saved: a leaf loses its gradient, so functions must keep leaves elsewhere. Autograd
-/// does not notice that a saved tensor is changed in place.
+/// our functions. Guards may be nested; the innermost counts. The backward gets another tensor than the saved one: a
+/// leaf loses its gradient, so functions must keep leaves elsewhere. Autograd does not notice when a saved tensor is
+/// changed in place.
 ///
-/// The first guard of the process replaces LibTorch's autograd engine by one that asks for the guard, so make it before
-/// the first backward, and never while a backward runs.
+/// The first guard of the process replaces LibTorch's autograd engine by one that asks for the guard: never make it
+/// while a backward runs.
 class SavedTensorsGuard {
  public:
   /// `pack` must live as long as the guard.
