@@ -148,6 +148,8 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     memory.restart_peak();
     const double rate = decisions.optimizer.learning_rate;
     const int64_t copied_before = trainer.fsdp().copied_bytes();
+    const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
+    const int64_t activations_before = activations ? activations->copied_bytes() : 0;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
     step.gradients = peak();
@@ -163,6 +165,10 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     step.update = peak();
     const ShardMemory& shards = trainer.fsdp().shard_memory();
     step.offload = {shards.host_bytes(), shards.disk_bytes(), trainer.fsdp().copied_bytes() - copied_before};
+    if (activations) {
+      step.offload.host_activations = activations->host_bytes();
+      step.offload.copied_activations = activations->copied_bytes() - activations_before;
+    }
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;
     step.model_flops = flops_of(trainer, decisions);
