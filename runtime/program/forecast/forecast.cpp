@@ -64,7 +64,8 @@ StepForecast each(const StepForecast& one, const StepForecast& other, const Comb
       result.*phase.*part = combine(one.*phase.*part, other.*phase.*part);
     }
   }
-  for (int64_t OffloadForecast::*part : {&OffloadForecast::host, &OffloadForecast::disk, &OffloadForecast::copied}) {
+  for (int64_t OffloadForecast::*part : {&OffloadForecast::host, &OffloadForecast::disk, &OffloadForecast::copied,
+                                         &OffloadForecast::host_activations, &OffloadForecast::copied_activations}) {
     result.offload.*part = combine(one.offload.*part, other.offload.*part);
   }
   result.num_hosts = other.num_hosts;

@@ -184,13 +184,20 @@ Row row_of(const MeshForecast& mesh) {
 /// Returns a line about the bytes that a rank keeps outside its device's memory; empty when it keeps none there.
 std::string offload_note(const MeshForecast& mesh) {
   const OffloadForecast& offload = mesh.forecast.step.offload;
-  if (offload.host == 0 && offload.disk == 0) return "";
-  const std::string kept =
-      offload.host > 0 ? size_text(offload.host) + " in host memory" : size_text(offload.disk) + " on disk";
-  const std::string copied = offload.copied > 0 ? ", " + size_text(offload.copied) + " copied a step" : "";
-  const std::string untimed =
-      copied.empty() || !mesh.forecast.step.time ? "" : "; the time has neither copies nor updates";
-  return wrapped(words_of("offloaded: " + kept + copied + untimed), "      ");
+  if (offload.is_empty()) return "";
+  std::string text;
+  if (offload.host > 0) text = size_text(offload.host) + " in host memory";
+  if (offload.disk > 0) text = size_text(offload.disk) + " on disk";
+  if (offload.copied > 0) text += ", " + size_text(offload.copied) + " copied a step";
+  if (offload.host_activations > 0) {
+    text += (text.empty() ? "" : "; ") + size_text(offload.host_activations) + " of activations in host memory, " +
+            size_text(offload.copied_activations) + " copied a step";
+  }
+  const bool has_copies = offload.copied + offload.copied_activations > 0;
+  if (has_copies && mesh.forecast.step.time) {
+    text += offload.copied > 0 ? "; the time has neither copies nor updates" : "; the time has no copies";
+  }
+  return wrapped(words_of("offloaded: " + text), "      ");
 }
 
 /// Returns the first of many, and how many more there are.
@@ -352,9 +359,12 @@ std::string to_json(const MeshSearch& search, const ForecastRequest& request) {
                       {"sent_bytes_on_host", mesh.sent_on_host},
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
                       {"traffic", std::move(traffic)}});
-    if (const OffloadForecast& offload = mesh.forecast.step.offload; offload.host + offload.disk > 0) {
-      meshes.back()["offload"] = {
-          {"host_bytes", offload.host}, {"disk_bytes", offload.disk}, {"copied_bytes", offload.copied}};
+    if (const OffloadForecast& offload = mesh.forecast.step.offload; !offload.is_empty()) {
+      meshes.back()["offload"] = {{"host_bytes", offload.host},
+                                  {"disk_bytes", offload.disk},
+                                  {"copied_bytes", offload.copied},
+                                  {"host_activations_bytes", offload.host_activations},
+                                  {"copied_activations_bytes", offload.copied_activations}};
     }
     if (const std::optional<TimeForecast>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();

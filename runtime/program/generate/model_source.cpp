@@ -9,6 +9,7 @@
 #include "mesh/base/files/json_object.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/program/hf/peft_config.h"
+#include "runtime/program/recipe/base_weights.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/text/tokenizer/json_cursor.h"
@@ -17,8 +18,8 @@
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/checkpoint/inspect.h"
 #include "runtime/training/model/folder_tensors.h"
+#include "runtime/training/model/first_weights.h"
 #include "runtime/training/model/load.h"
-#include "runtime/training/model/peft_tensors.h"
 #include "runtime/training/model/unused_weights.h"
 #include "runtime/training/safetensors/folder_kind.h"
 
@@ -162,28 +163,28 @@ class ModelWeights::Reader {
 
 class ModelWeights::FolderReader final : public Reader {
  public:
-  explicit FolderReader(const ModelSource& source) : weights_(source.folder, source.shape) {
-    if (const AdapterShape& adapter = source.shape.adapter) adapter_.emplace(adapter.from, source.shape);
-  }
-  void read(const Parameter& parameter) override {
-    if (!adapter_ || !adapter_->read(parameter)) weights_.read(parameter);
-  }
+  explicit FolderReader(const ModelSource& source) : weights_(source.folder, source.shape, /*seed=*/0) {}
+  void read(const Parameter& parameter) override { weights_.read(parameter); }
 
  private:
-  PretrainedWeights weights_;
-  std::optional<PeftWeights> adapter_;
+  FirstWeights weights_;
 };
 
 class ModelWeights::CheckpointPieces final : public Reader {
  public:
-  explicit CheckpointPieces(const fs::path& folder) : manifest_(read_manifest(folder)), pieces_(folder, manifest_) {}
+  explicit CheckpointPieces(const fs::path& folder) : manifest_(read_run_manifest(folder)), pieces_(folder, manifest_) {
+    const Recipe recipe = parse_recipe(manifest_.head.recipe);
+    if (recipe.model.shape.adapter) base_.emplace(open_base(recipe, manifest_.head));
+  }
   void read(const Parameter& parameter) override {
+    if (base_ && !manifest_.tensors.contains(parameter.name)) return base_->read(parameter);
     pieces_.read({parameter.name, parameter.global_shape, parameter.box, parameter.valid().detach()});
   }
 
  private:
   Manifest manifest_;
   CheckpointReader pieces_;
+  std::optional<FirstWeights> base_;  // has the frozen weights of a model with adapters
 };
 
 ModelWeights::ModelWeights(const ModelSource& source) {

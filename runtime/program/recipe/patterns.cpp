@@ -7,6 +7,7 @@
 #include "runtime/program/recipe/fields.h"
 #include "runtime/program/yaml/reader.h"
 #include "runtime/program/yaml/suggest.h"
+#include "runtime/training/model/peft_tensors.h"
 #include "runtime/training/model/transformer.h"
 
 namespace meshtrain {
@@ -113,6 +114,17 @@ void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t nu
   }
 }
 
+/// Checks that each parameter of the base in the folder adapter.from is trained: checkpoints leave out what is frozen,
+/// and model.hf has another value.
+void check_from(const Reader& reader, const AdapterShape& adapter, const std::vector<std::string>& freeze) {
+  if (adapter.from.empty() || !reader.opens_files()) return;
+  for (const std::string& name : base_parameters_of_peft(adapter.from)) {
+    if (is_trained(adapter, freeze, name)) continue;
+    reader.fail("adapter.train", name + " would be frozen, with the value in the folder adapter.from: name it in " +
+                                     "adapter.train too, or leave adapter.train out, and keep it out of train.freeze");
+  }
+}
+
 void check_groups(const Reader& reader, const std::vector<GroupOptions>& groups,
                   const std::vector<std::string>& names) {
   std::vector<std::string> patterns;
@@ -139,6 +151,7 @@ void check_patterns(Reader& reader, const Recipe& recipe) {
   const std::vector<std::string> names = parameter_names(recipe.model.shape);
   if (adapter) check_adapter(reader, adapter, recipe.model.shape.num_hidden_layers, names);
   if (!recipe.train.freeze.empty()) check_freeze(reader, recipe.train.freeze, names, static_cast<bool>(adapter));
+  if (adapter) check_from(reader, adapter, recipe.train.freeze);
   check_groups(reader, recipe.optimizer.groups, names);
 }
 

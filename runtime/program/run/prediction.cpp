@@ -65,8 +65,12 @@ void Prediction::write() const {
   parts["checkpoint copy"] = early_copy_;
   nlohmann::ordered_json planned = {
       {"memory_bytes", planned_memory()}, {"memory_by_part", std::move(parts)}, {"sent_bytes", step_.sent_bytes()}};
-  if (const OffloadForecast& offload = step_.offload; offload.host + offload.disk > 0) {
-    planned["offload"] = {{"host_bytes", offload.host}, {"disk_bytes", offload.disk}, {"copied_bytes", offload.copied}};
+  if (const OffloadForecast& offload = step_.offload; !offload.is_empty()) {
+    planned["offload"] = {{"host_bytes", offload.host},
+                          {"disk_bytes", offload.disk},
+                          {"copied_bytes", offload.copied},
+                          {"host_activations_bytes", offload.host_activations},
+                          {"copied_activations_bytes", offload.copied_activations}};
   }
   if (step_.time) {
     planned["seconds"] = step_.time->total();

@@ -18,6 +18,11 @@ std::string without_last(const std::string& name) {
   return name.substr(0, name.rfind('.'));
 }
 
+std::string without_prefix(const std::string& name) {
+  const std::string prefix = kPeftPrefix;
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
 }  // namespace
 
 std::vector<PeftModule> peft_modules(const ModelShape& shape) {
@@ -37,6 +42,14 @@ std::vector<PeftModule> peft_modules(const ModelShape& shape) {
     module->parts.push_back({layer, stored.first_row, rows});
   }
   return modules;
+}
+
+std::vector<std::string> base_parameters_of_peft(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const TensorEntry& entry : SafetensorsFile(folder / kPeftWeights).entries()) {
+    if (entry.name.find(".lora_") == std::string::npos) names.push_back(without_prefix(entry.name));
+  }
+  return names;
 }
 
 PeftWeights::PeftWeights(const std::filesystem::path& folder, const ModelShape& shape)

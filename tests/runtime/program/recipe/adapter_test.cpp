@@ -88,6 +88,8 @@ TEST(AdapterRecipe, TakesTheFolderOfPeft) {
                                       "adapters/folders/llama/adapter_config.json; leave it out, or set adapter.from "
                                       "to null");
   EXPECT_TRUE(refusal(", targets: [q_proj]").starts_with("adapter.targets: ["));
+  const std::string frozen = input_error([&] { load("phi3", ", train: [\"*.input_layernorm.*\"]"); });
+  EXPECT_NE(frozen.find("would be frozen, with the value in the folder adapter.from"), std::string::npos) << frozen;
   EXPECT_TRUE(refusal("/none").starts_with("adapter.from: there is no adapter_config.json in "));
 }
 
