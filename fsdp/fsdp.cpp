@@ -243,9 +243,9 @@ void Fsdp::shard_changed(const FlatBuffer& buffer, bool rounded) {
   }
 }
 
-int64_t Fsdp::copied_bytes() const {
+CopiedBytes Fsdp::copied_bytes() const {
   const GradientStage* const stage = state_->reduction.stage();
-  return state_->gathering.copied() + (stage != nullptr ? stage->copied() : 0);
+  return state_->gathering.copied() + (stage != nullptr ? stage->copied() : CopiedBytes{});
 }
 
 int64_t Fsdp::stage_bytes() const {

@@ -29,6 +29,7 @@ class Remedies {
     if (layout_.size(kDataAxis) * layout_.size(kContextAxis) > 1) least = try_choice({{{sharded}}}).value_or(least);
     try_more_ranks(kDataAxis, shards ? Settings{} : Settings{sharded}, least);
     if (reuses_memory()) try_choice({{{"parallel.fsdp.unit=sublayer"}}});
+    if (request_.hosts.gpus) try_choice(offload_choice());
     try_choice({{{"train.precision=bf16_mixed"}}});
     try_choice({{{"train.activation_checkpointing.mode=selective"}}, {{full}}});
     try_choice({{{"train.micro_batch=1"}}});

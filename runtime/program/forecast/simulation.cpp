@@ -147,14 +147,14 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     memory.set(MetaMemory::kForward);
     memory.restart_peak();
     const double rate = decisions.optimizer.learning_rate;
-    const int64_t copied_before = trainer.fsdp().copied_bytes();
+    const CopiedBytes copied_before = trainer.fsdp().copied_bytes();
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
     step.gradients = peak();
     step.before_backward = memory.before_backward();
     memory.set(MetaMemory::kUpdate);
     memory.restart_peak();
-    if (recorder) recorder->set(TimelinePart::Update);
+    if (recorder) recorder->set(trainer.fsdp().is_offloaded() ? TimelinePart::HostUpdate : TimelinePart::Update);
     trainer.update(outcome, rate);
     if (recorder) {
       step.timeline = recorder->take();
@@ -162,7 +162,8 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     }
     step.update = peak();
     const ShardMemory& shards = trainer.fsdp().shard_memory();
-    step.offload = {shards.host_bytes(), shards.disk_bytes(), trainer.fsdp().copied_bytes() - copied_before};
+    const CopiedBytes copied = trainer.fsdp().copied_bytes() - copied_before;
+    step.offload = {shards.host_bytes(), shards.disk_bytes(), copied.to_device, copied.to_host};
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;
     step.model_flops = flops_of(trainer, decisions);

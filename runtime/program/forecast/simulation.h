@@ -37,9 +37,11 @@ struct StepMemory {
 
 /// Bytes of a rank's shards, their gradients and the optimizer's state that are not in its device's memory.
 struct OffloadForecast {
-  int64_t host = 0;    ///< in pinned memory of the host
-  int64_t disk = 0;    ///< on disk
-  int64_t copied = 0;  ///< copied between host and GPU in a step, in both directions together
+  int64_t host = 0;                    ///< in pinned memory of the host
+  int64_t disk = 0;                    ///< on disk
+  int64_t to_device = 0, to_host = 0;  ///< copied between host and GPU in a step
+
+  int64_t copied() const { return to_device + to_host; }
 };
 
 /// The forecast of a step on one rank.
