@@ -16,7 +16,7 @@ Arena::Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::opti
     }
   }
   offsets_ = assign_offsets(tenants, reach.value_or(static_cast<int64_t>(units.size())));
-  options_ = at::TensorOptions(units.front().buffers().front().values().device()).dtype(at::kByte);
+  options_ = at::TensorOptions(device_of(units)).dtype(at::kByte);
 }
 
 bool Arena::share(const Group& group, Placement placement) {

@@ -72,7 +72,7 @@ void FlatBuffer::settle(bool values_stay) {
                       ? values_of_shard()
                       : sharding_.memory.zeros(share_, values_.options().dtype(shard_dtype_));
   if (is_offloaded() && !same_dtype) rounded_ = sharding_.memory.zeros(share_, values_.options());
-  if (trainable() && keeps_gradients_apart() && (is_offloaded() || sharding_.memory.is_on_disk())) {
+  if (trainable() && keeps_gradients_apart() && sharding_.memory.is_apart_from(values_.device())) {
     shard_gradients_ = sharding_.memory.zeros(share_, shard_gradients_.options());
   }
   for (const Segment& segment : segments_) {

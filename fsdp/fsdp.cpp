@@ -120,7 +120,7 @@ struct Fsdp::State {
   std::optional<size_t> current;  // the unit in use in this forward or backward; never one with whole_step
   std::set<size_t> used;          // units of this forward
 
-  /// Waits for gathers that shard_changed() started and no pass has used, unless an exception destroys this.
+  /// Waits for gathers that unit_changed() started and no pass has used, unless an exception destroys this.
   ~State() {
     if (std::uncaught_exceptions() > 0) return;
     try {
@@ -223,7 +223,7 @@ const ShardMemory& Fsdp::shard_memory() const {
 }
 
 bool Fsdp::is_offloaded() const {
-  return state_->units.front().buffers().front().is_offloaded();
+  return state_->shard_memory.leaves(device_of(state_->units));
 }
 
 void Fsdp::on_reduced(OnReduced function) {
@@ -235,12 +235,8 @@ void Fsdp::finish_copies() {
   state_->reduction.finish_copies();
 }
 
-void Fsdp::shard_changed(const FlatBuffer& buffer, bool rounded) {
-  if (!is_offloaded()) return;
-  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
-    const std::vector<FlatBuffer*> trained = state_->units[unit].trainable();
-    if (!trained.empty() && trained.back() == &buffer) state_->gathering.unit_changed(unit, rounded);
-  }
+void Fsdp::unit_changed(size_t unit, bool rounded) {
+  if (is_offloaded()) state_->gathering.unit_changed(unit, rounded);
 }
 
 CopiedBytes Fsdp::copied_bytes() const {

@@ -49,10 +49,10 @@ class Fsdp {
   /// Returns when all copies between the device and shards are complete. Call it before the host reads
   /// shard_gradients() or changes shard_values().
   void finish_copies();
-  /// Starts to copy a unit's shards to the device in the call for the unit's last trained buffer. Every rank must call
-  /// it either for each buffer in turn, when the buffer's shard has the new values, or for no buffer. Then call
-  /// shards_changed(). `rounded`: as in ShardChange. Does nothing when shards are not offloaded.
-  void shard_changed(const FlatBuffer& buffer, bool rounded);
+  /// Starts to copy a unit's shards to the device. Every rank must call it either for each unit that is trained, in
+  /// their order, when all shards of the unit have their new values, or for no unit. Then call shards_changed().
+  /// `rounded`: as in ShardChange. Does nothing when shards are not offloaded.
+  void unit_changed(size_t unit, bool rounded);
   /// Returns the bytes copied between the device and shards so far.
   CopiedBytes copied_bytes() const;
   /// Returns the bytes of device memory in which sums of offloaded gradients are completed; 0 without offload.

@@ -16,7 +16,7 @@ Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (!units[unit].whole_step()) kept_ = unit;
   }
-  if (units.front().buffers().front().is_offloaded()) transfer_.emplace(units, options.memory);
+  if (options.memory.leaves(device_of(units))) transfer_.emplace(units, options.memory);
   shards_changed({.frozen = true});
 }
 

@@ -19,11 +19,9 @@ GradientStage::GradientStage(const std::vector<Unit>& units, const FsdpOptions& 
     }
     most = std::max(most, bytes);
   }
-  const auto is_summed = [](const Group& group) { return group.size() > 1 ? 1 : 0; };
-  const int64_t num_slots = 2 + is_summed(options.shards) + is_summed(options.replicas) +
-                            std::max(is_summed(options.remaining), is_summed(options.remaining_partial));
-  const at::Device device = units.front().buffers().front().values().device();
-  memory_ = at::zeros({num_slots * most}, at::TensorOptions(device).dtype(at::kByte));
+  const SumsInFlight sums = sums_in_flight(options);
+  const auto num_slots = static_cast<int64_t>(2 + sums.over_shards + sums.over_replicas + sums.remaining);
+  memory_ = at::zeros({num_slots * most}, at::TensorOptions(device_of(units)).dtype(at::kByte));
   for (int64_t slot = 0; slot < num_slots; ++slot) {
     slots_.push_back({memory_.narrow(0, slot * most, most), {}, {}});
     free_.push_back(static_cast<size_t>(slot));

@@ -1,5 +1,7 @@
 #include "fsdp/options.h"
 
+#include <algorithm>
+
 namespace meshtrain {
 
 FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options) {
@@ -12,12 +14,17 @@ FsdpOptions over(const ReplicaMap& replicas, FsdpOptions options) {
 }
 
 bool cuts_units(const FsdpOptions& options, at::Device device) {
-  const bool apart = options.memory.is_on_disk() || options.memory.leaves(device);
-  return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || apart);
+  return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || options.memory.is_apart_from(device));
 }
 
 bool gathers_beside_reductions(ShardingMode mode) {
   return mode == ShardingMode::FullShard;
+}
+
+SumsInFlight sums_in_flight(const FsdpOptions& options) {
+  const auto among = [](const Group& group) -> size_t { return group.size() > 1 ? 1 : 0; };
+  return {among(options.shards), among(options.replicas),
+          std::max(among(options.remaining), among(options.remaining_partial))};
 }
 
 bool keeps_full_gradients(const FsdpOptions& options, at::Device device) {

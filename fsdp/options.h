@@ -50,6 +50,13 @@ bool cuts_units(const FsdpOptions& options, at::Device device);
 /// `shards`, so that a gather passes a reduction that was issued before it (Group::second_queue()).
 bool gathers_beside_reductions(ShardingMode mode);
 
+/// The number of units, for each kind of sum of gradients, whose sums run while the next unit's gradients are reduced:
+/// 1, or 0 where there is no other rank to sum with.
+struct SumsInFlight {
+  size_t over_shards, over_replicas, remaining;
+};
+SumsInFlight sums_in_flight(const FsdpOptions& options);
+
 /// Returns true when gradients on `device` have memory for a complete step, not only for the backward of their unit.
 bool keeps_full_gradients(const FsdpOptions& options, at::Device device);
 

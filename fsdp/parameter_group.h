@@ -17,7 +17,7 @@ struct ParameterGroup {
 
 /// Returns the device on which the layers use the parameters of `groups`.
 inline at::Device device_of(const std::vector<ParameterGroup>& groups) {
-  return groups.at(0).fsdp->units().at(0).parameters().at(0)->tensor.device();
+  return device_of(groups.at(0).fsdp->units());
 }
 
 /// Returns the group in `groups` that `buffer` belongs to. Throws std::out_of_range when there is none.

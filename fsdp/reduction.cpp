@@ -10,10 +10,11 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       replicas_(options.replicas.with_purpose("dp.gradients")),
       remaining_(options.remaining),
       remaining_partial_(options.remaining_partial),
+      in_flight_(sums_in_flight(options)),
       memory_(memory),
       full_(!memory.is_reused()),
       lent_(units.size(), false) {
-  if (units.front().buffers().front().is_offloaded()) stage_.emplace(units, options);
+  if (options.memory.leaves(device_of(units))) stage_.emplace(units, options);
 }
 
 void Reduction::begin_step() {
@@ -92,12 +93,9 @@ void Reduction::issue_next() {
   if (stage_) stage_->enter(unit, /*adds=*/!first_);
   scattering_.push_back(std::move(scatter));
   // The previous reduction had one unit's backward to overlap with; with one rank there is nothing to overlap.
-  while (scattering_.size() > (shards_.size() > 1 ? 1 : 0)) finish_scatter();
-  while (summing_.size() > (replicas_.size() > 1 ? 1 : 0)) finish_sum();
-  if (stage_) {
-    const bool sums = remaining_.size() > 1 || remaining_partial_.size() > 1;
-    while (remaining_sums_.size() > (sums ? 1 : 0)) finish_remaining();
-  }
+  while (scattering_.size() > in_flight_.over_shards) finish_scatter();
+  while (summing_.size() > in_flight_.over_replicas) finish_sum();
+  while (stage_ && remaining_sums_.size() > in_flight_.remaining) finish_remaining();
 }
 
 at::Tensor Reduction::shard_of(size_t unit, FlatBuffer& buffer) {

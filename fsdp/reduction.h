@@ -66,6 +66,7 @@ class Reduction {
 
   std::vector<Unit>& units_;
   Group shards_, replicas_, remaining_, remaining_partial_;
+  SumsInFlight in_flight_;
   const Arena& memory_;
   bool full_;  // gradients have permanent memory
   bool last_ = false;

@@ -26,6 +26,9 @@ class ShardMemory {
   bool is_on_disk() const { return file_ != nullptr; }
   /// Returns true when the shards of a model on `device` are not in the memory of `device`. They are then CPU tensors.
   bool leaves(at::Device device) const;
+  /// Returns true when the shards of a model on `device` are not in ordinary memory of `device`: on disk, or
+  /// leaves(device).
+  bool is_apart_from(at::Device device) const { return is_on_disk() || leaves(device); }
 
   /// Returns a tensor of zeros for a model on the device of `options`; a CPU tensor when leaves(device). Reserves its
   /// space on disk, so that a disk that is too small is reported at the start. Throws std::runtime_error when the disk

@@ -17,8 +17,8 @@ at::Tensor view_as(const at::Tensor& memory, const at::Tensor& shard) {
 }  // namespace
 
 ShardTransfer::ShardTransfer(const std::vector<Unit>& units, const ShardMemory& memory)
-    : stream_(units.front().buffers().front().values().device(), memory.is_on_disk()) {
-  const at::Device device = units.front().buffers().front().values().device();
+    : stream_(device_of(units), memory.is_on_disk()) {
+  const at::Device device = device_of(units);
   buffered_ = memory.is_on_disk() && memory.leaves(device) && !device.is_meta();
   if (!buffered_) return;
   int64_t most = 0;

@@ -19,6 +19,10 @@ std::vector<FlatBuffer*> Unit::trainable() {
   return trained;
 }
 
+at::Device device_of(const std::vector<Unit>& units) {
+  return units.front().buffers().front().values().device();
+}
+
 std::vector<const FlatBuffer*> trainable_buffers(const std::vector<Unit>& units) {
   std::vector<const FlatBuffer*> trained;
   for (const Unit& unit : units) {

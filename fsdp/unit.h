@@ -42,6 +42,8 @@ class Unit {
   int num_final_ = 0;
 };
 
+/// Returns the device on which `units`, at least one, compute.
+at::Device device_of(const std::vector<Unit>& units);
 /// Returns the trained buffers of `units`, in their order: an optimizer changes their shards.
 std::vector<const FlatBuffer*> trainable_buffers(const std::vector<Unit>& units);
 

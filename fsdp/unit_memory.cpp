@@ -34,8 +34,7 @@ Arena for_parameters(const std::vector<Unit>& units, const FsdpOptions& options)
   Arena for_good(units, full_values);
   if (!cuts_units(options, for_good.device())) return for_good;
   const bool needed = options.mode != ShardingMode::FullShard;
-  const bool apart = options.memory.is_on_disk() || options.memory.leaves(for_good.device());
-  const bool one_host = shards.host_ranks() == shards.size() && !apart;
+  const bool one_host = shards.host_ranks() == shards.size() && !options.memory.is_apart_from(for_good.device());
   const bool shared = (needed || one_host) && for_good.share(shards, Placement::Common);
   if (needed || shared) return for_good;
   const int64_t reach = options.reshard_after_forward ? options.prefetch : static_cast<int64_t>(units.size());
@@ -69,7 +68,7 @@ UnitMemory::UnitMemory(std::vector<Unit>& units, const FsdpOptions& options) {
   gradients =
       Arena(units, full_gradients, keeps_full_gradients(options, device) ? std::nullopt : std::optional<int64_t>(1));
   gradients.share(summed, Placement::Own);
-  if (!options.memory.is_on_disk() && !options.memory.leaves(device)) {
+  if (!options.memory.is_apart_from(device)) {
     shard_gradients = Arena(units, apart_gradients);
     if (summed.size() > options.shards.size()) shard_gradients.share(summed, Placement::Own);
   }

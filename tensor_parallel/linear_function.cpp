@@ -222,8 +222,9 @@ struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
     gradients.of_biases(dy);
     if (gradients.needs_b()) gradients.of_b(dy, ctx->get_saved_variables().back());
     if (gradients.needs_x()) {
-      gradients.of_weights(dy, x.wait());
-      gradients.of_a(hidden_gradient, x.wait());
+      const at::Tensor rows = x.wait();
+      gradients.of_weights(dy, rows);
+      gradients.of_a(hidden_gradient, rows);
     }
     gradients.of_input(dx.wait());
     return gradients.list();

@@ -6,13 +6,17 @@
 #include "mesh/device/aten.h"
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
+#include "runtime/program/generate/model_source.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
+#include "runtime/training/model/first_weights.h"
 #include "runtime/training/model/transformer.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/files.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 
@@ -140,10 +144,19 @@ TEST_F(Convert, MergesAdapters) {
 
     const Manifest manifest = read_run_manifest(checkpoint);
     CheckpointReader reader(checkpoint, manifest);
+    const FirstWeights base({}, trained.model.shape, static_cast<uint64_t>(trained.train.seed));
+    const auto weight_of = [&](const std::string& weight) {
+      if (manifest.tensors.contains(weight)) return reader.read(weight);
+      if (weight == kNorm) return at::ones({64}, dtype_of(kind.precision));
+      Parameter parameter = full_parameter(weight, {64, 64}, {Initializer::Kind::Normal, 0.1}, at::kFloat);
+      parameter.tensor = at::empty(parameter.shape, dtype_of(kind.precision));
+      base.read(parameter);
+      return parameter.tensor;
+    };
     const SafetensorsFolder exported(path("exported" + name));
     EXPECT_FALSE(exported.contains("model.layers.0.self_attn.o_proj.lora_A.weight"));
     for (const std::string& weight : {kOutput, kNorm}) {
-      at::Tensor expected = reader.read(weight).to(at::kDouble);
+      at::Tensor expected = weight_of(weight).to(at::kDouble);
       const AdapterNames factors = adapter_names(weight);
       EXPECT_EQ(manifest.tensors.contains(factors.a), weight == kOutput && kind.adapter == "all") << weight;
       if (manifest.tensors.contains(factors.a)) {
@@ -159,6 +172,35 @@ TEST_F(Convert, MergesAdapters) {
     }
   }
   world().barrier();
+}
+
+TEST_F(Convert, RefusesAnotherBaseThanTheAdaptersHad) {
+  if (world().size() > 1) return;
+  Recipe trained = recipe({1, 1, 1, "no_shard"}, {"llama", "bf16_mixed", "adamw", "none", false, "qv"});
+  trained.model.hf = path("base");
+  trained.model.init = "pretrained";
+  write_folder(path("base"), trained.model.shape, at::kBFloat16);
+  Training training(trained, world());
+  training.run(2);
+  training.save(path("run"));
+  export_checkpoint(newest(path("run")), path("merged"), {});
+  const SafetensorsFolder base(path("base")), merged(path("merged"));
+  const std::string trained_weight = "model.layers.0.self_attn.q_proj.weight", frozen = "model.embed_tokens.weight";
+  EXPECT_TRUE(at::equal(base.read(frozen), merged.read(frozen)));
+  EXPECT_FALSE(at::equal(base.read(trained_weight), merged.read(trained_weight)));
+
+  fs::remove_all(path("base"));
+  EXPECT_TRUE(
+      has(message<InputError>([&] { export_checkpoint(newest(path("run")), path("none"), {}); }), "no longer exists"));
+  ModelShape other = trained.model.shape;
+  write_folder(path("base"), other, at::kFloat);
+  for (const std::string& refusal :
+       {message<InputError>([&] { export_checkpoint(newest(path("run")), path("none"), {}); }),
+        message<InputError>([&] { training.resume(path("run")); }),
+        message<InputError>([&] { ModelWeights(read_model_source(newest(path("run")))); })}) {
+    EXPECT_TRUE(has(refusal, "model.hf: weights of ")) << refusal;
+    EXPECT_TRUE(has(refusal, "the adapters were trained with weights of ")) << refusal;
+  }
 }
 
 TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {

@@ -11,6 +11,7 @@
 #include "tests/checkpoint/format_1.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 
@@ -175,6 +176,39 @@ TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
   for (const MeshChoice& choice : choices({world().size()})) {
     goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
     if (world().size() <= 2) goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
+  }
+}
+
+TEST(MeshChange, CheckpointsOfAdaptersLeaveTheBaseOut) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const Kind kind{"bf16_mixed", "adamw", "none", false, false, false, /*adapter=*/"all"};
+  for (const MeshChoice& choice : choices({world().size()})) {
+    SCOPED_TRACE(choice.sharding);
+    Recipe recipe = recipe_on(choice, kind, folder.path());
+    Training first(recipe, world());
+    first.run(2);
+    first.save(folder.path() / "run");
+    const std::vector<double> expected = first.run(2);
+    Training second(recipe, world(), /*resumes=*/true);
+    second.resume(folder.path() / "run");
+    EXPECT_EQ(second.run(2), expected);
+    world().barrier();
+    if (world().rank() == 0) {
+      const Manifest manifest = read_manifest(newest(folder.path() / "run"));
+      for (const auto& [name, tensor] : manifest.tensors) {
+        EXPECT_TRUE(name.find(".lora_") != std::string::npos || name.find("norm") != std::string::npos) << name;
+      }
+      recipe.train.freeze = {"*norm*"};
+      const auto refused = [&](const Recipe& other) {
+        const CheckpointHead own = describe_run(other, MeshLayout({{"dp", 1}}));
+        return message<InputError>([&] { resume_candidate(newest(folder.path() / "run"), own, 100); });
+      };
+      EXPECT_NE(refused(recipe).find("train.freeze: with adapters"), std::string::npos);
+      std::filesystem::remove_all(folder.path() / "run");
+    }
+    world().barrier();
   }
 }
 

@@ -48,13 +48,14 @@ std::vector<int64_t> ListedSamples::read(int64_t g, int64_t* inputs, int64_t* la
   return mixture_.read(g, inputs, labels);
 }
 
-Training::Training(const Recipe& recipe, const Group& ranks)
+Training::Training(const Recipe& recipe, const Group& ranks, bool resumes)
     : recipe_(recipe),
       ranks_(ranks),
       layout_(MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, ranks.size())),
       mesh_(layout_, ranks),
       samples_(recipe),
-      trainer_(resolve(recipe_, layout_), mesh_, at::kCPU) {}
+      trainer_(resolve(recipe_, layout_), mesh_, at::kCPU, map_replicas(resolve(recipe_, layout_).sharding, mesh_),
+               resumes) {}
 
 std::vector<double> Training::run(int64_t steps) {
   std::vector<double> losses;

@@ -32,8 +32,8 @@ class ListedSamples final : public Samples {
 /// A training that is saved and resumed, on the ranks of one group. Each rank makes the same calls.
 class Training {
  public:
-  /// Trains `recipe`, on its mesh and in its order.
-  Training(const Recipe& recipe, const Group& ranks);
+  /// Trains `recipe`, on its mesh and in its order. `resumes`: begins with zeros; call resume() first.
+  Training(const Recipe& recipe, const Group& ranks, bool resumes = false);
 
   /// Makes `steps` more steps and returns their losses.
   std::vector<double> run(int64_t steps);

@@ -149,6 +149,85 @@ TEST_F(OffloadedRun, ResumesWhatARunWithoutOffloadBeganAndTheOtherWayRound) {
   }
 }
 
+// One rank's host or disk refuses. The run ends with one line, and checkpoints remain readable.
+class OffloadFailure : public TrainProgram {
+ protected:
+  void SetUp() override { setenv("MESHTRAIN_EMULATED_GPUS", "2", 1); }
+
+  Words words_of(const std::string& offload) const {
+    return {"--mesh", "dp=2",
+            "--set",  "device=cuda",
+            "--set",  "parallel.fsdp={mode: full_shard, offload: " + offload + "}",
+            "--set",  "train.precision=bf16_mixed",
+            "--set",  "checkpoint.every=2",
+            "--set",  kUntied};
+  }
+  std::string to_disk() const { return "{to: disk, path: " + path("shards").string() + "}"; }
+  /// Returns a shell line that only rank 1 runs.
+  static std::string on_rank_1(const std::string& line) { return "[ $OMPI_COMM_WORLD_RANK != 1 ] || " + line; }
+};
+
+TEST_F(OffloadFailure, OfPinnedMemoryIsReportedBeforeTheFirstStep) {
+  const std::string limit = on_rank_1("export MESHTRAIN_EMULATED_PINNED=8192");
+  const std::string host = complaint(2, words_of("{to: host}"), 1, limit);
+  EXPECT_TRUE(has(host, "rank 1") && has(host, "cannot pin ")) << host;
+  EXPECT_TRUE(has(host,
+                  " of host memory: out of memory: free memory or raise the job's limit of it (and ulimit -l), "
+                  "or give parallel.fsdp.offload.to: disk"))
+      << host;
+  expect_steps(metrics(), 0);
+
+  std::filesystem::remove_all(run_dir);
+  const std::string disk = complaint(2, words_of(to_disk()), 1, limit);
+  EXPECT_TRUE(has(disk, "rank 1") && has(disk, "cannot pin ")) << disk;
+  EXPECT_FALSE(has(disk, "offload.to: disk")) << "which is chosen already\n" << disk;
+  EXPECT_TRUE(std::filesystem::is_empty(path("shards")));
+  expect_steps(metrics(), 0);
+}
+
+// On one rank, whose memory is in no other file that the limit is for.
+TEST_F(OffloadFailure, OfAFullDiskIsReportedBeforeTheFirstStep) {
+  Words words = words_of(to_disk());
+  words[1] = "dp=1";
+  const std::string message = complaint(1, words, 1, "ulimit -f 64");
+  EXPECT_TRUE(has(message, "offload to disk: cannot reserve ") && has(message, " in " + path("shards").string()))
+      << message;
+  EXPECT_TRUE(std::filesystem::is_empty(path("shards")));
+  expect_steps(metrics(), 0);
+}
+
+// Copies fail as soon as the checkpoint of step 2 is complete. The device is then unusable: rank 1 reports that, unless
+// LibTorch ends the process because a tensor's memory cannot be freed; rank 0 then reports that rank 1 is gone.
+TEST_F(OffloadFailure, OfACopyLosesNoCheckpoint) {
+  const auto losses = [&] {
+    std::vector<double> all;
+    for (const nlohmann::json& entry : metrics()) all.push_back(entry.at("loss").get<double>());
+    return all;
+  };
+  for (const std::string& offload : {std::string("{to: host}"), to_disk()}) {
+    SCOPED_TRACE(offload);
+    std::filesystem::remove_all(run_dir);
+    Words words = words_of(offload);
+    words.insert(words.end(), {"--set", "train.steps=20"});
+    EXPECT_EQ(train(2, words).status, 0);
+    const std::vector<double> expected = losses();
+
+    std::filesystem::remove_all(run_dir);
+    const std::filesystem::path checkpoint = run_dir / "checkpoints" / "step-00000002";
+    const Ending failed = train(2, words, on_rank_1("export MESHTRAIN_EMULATED_COPIES_FAIL=" + checkpoint.string()));
+    EXPECT_NE(failed.status, 0);
+    const std::string message = complaint(failed, failed.status);
+    EXPECT_TRUE(has(message, "rank 1")) << message;
+    EXPECT_LT(metrics().size(), 20u);
+
+    words.emplace_back("--resume");
+    const Ending resumed = train(2, words);
+    EXPECT_EQ(resumed.status, 0) << resumed.err;
+    EXPECT_TRUE(has(resumed.out + resumed.err, "resumed after step ")) << resumed.out << resumed.err;
+    EXPECT_EQ(losses(), expected);
+  }
+}
+
 class OffloadedMemory : public TrainProgram {
  protected:
   /// Runs ten steps on a GPU. Returns the forecast of rank 0 and what was measured.

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -11,6 +14,7 @@
 #include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
 #include "runtime/program/convert/freed_memory.h"
+#include "runtime/program/recipe/base_weights.h"
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/exported_model.h"
@@ -46,6 +50,7 @@ std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& mani
   all.insert(all.end(), tensors.begin(), tensors.end());
   for (const TensorEntry& tensor : all) {
     const auto found = manifest.tensors.find(tensor.name);
+    if (found == manifest.tensors.end() && shape.adapter && !is_adapter(tensor.name)) continue;  // of the base
     if (found == manifest.tensors.end()) fail(tensor.name + " is missing");
     if (found->second.shape != tensor.shape || !at::isFloatingType(found->second.dtype)) {
       fail(tensor.name + " has " + *safetensors_dtype(found->second.dtype) + " " + describe_shape(found->second.shape) +
@@ -84,14 +89,41 @@ void check_range(const std::string& name, const at::Tensor& values, at::ScalarTy
                    ", beyond the range of fp16: give --dtype bf16 or fp32");
 }
 
-/// Returns the weight `name`, with its adapter merged if it has one.
-at::Tensor read_merged(CheckpointReader& reader, const Manifest& manifest, const AdapterShape& adapter,
-                       const std::string& name) {
-  const at::Tensor weight = reader.read(name);
-  const AdapterNames factors = adapter_names(name);
-  if (!manifest.tensors.contains(factors.a)) return weight;
-  return merged(adapter, weight, reader.read(factors.a), reader.read(factors.b));
-}
+/// The weights of a checkpoint with adapters merged, and those of their base that it lacks.
+class MergedWeights {
+ public:
+  MergedWeights(CheckpointReader& reader, const Manifest& manifest, const Recipe& recipe)
+      : reader_(reader), manifest_(manifest), shape_(recipe.model.shape), dtype_(dtype_of(recipe.train.precision)) {
+    if (!shape_.adapter) return;
+    base_.emplace(open_base(recipe, manifest.head));
+    declared_ = std::make_unique<Transformer>(shape_, Parallelism{}, at::TensorOptions(at::kMeta));
+    for (const Parameter* parameter : declared_->parameters()) parameters_[parameter->name] = parameter;
+  }
+
+  at::Tensor read(const std::string& name) {
+    const at::Tensor weight = manifest_.tensors.contains(name) ? reader_.read(name) : read_base(name);
+    const AdapterNames factors = adapter_names(name);
+    if (!manifest_.tensors.contains(factors.a)) return weight;
+    return merged(shape_.adapter, weight, reader_.read(factors.a), reader_.read(factors.b));
+  }
+
+ private:
+  /// Returns the weight in the dtype in which the run had it.
+  at::Tensor read_base(const std::string& name) const {
+    Parameter parameter = *parameters_.at(name);
+    parameter.tensor = at::empty(parameter.shape, dtype_);
+    base_->read(parameter);
+    return parameter.tensor;
+  }
+
+  CheckpointReader& reader_;
+  const Manifest& manifest_;
+  ModelShape shape_;
+  at::ScalarType dtype_;  // of the layers
+  std::optional<FirstWeights> base_;
+  std::unique_ptr<Transformer> declared_;
+  std::map<std::string, const Parameter*> parameters_;
+};
 
 }  // namespace
 
@@ -108,10 +140,11 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
   if (!options.tokenizer.empty()) exported.carried.tokenizer = tokenizer_folder(options.tokenizer, shape.vocab_size);
   FolderWriter writer(out, shape, exported.carried, tensors, options.max_file_bytes);
   CheckpointReader reader(folder, manifest);
+  MergedWeights weights(reader, manifest, recipe);
   Progress progress("export to " + out.string(), total_bytes(tensors), "bytes");
   for (const TensorEntry& tensor : tensors) {
     {
-      const at::Tensor values = read_merged(reader, manifest, shape.adapter, tensor.name);
+      const at::Tensor values = weights.read(tensor.name);
       check_range(tensor.name, values, dtype);
       writer.write(tensor.name, values);
     }

@@ -26,11 +26,11 @@ struct ExportedCheckpoint {
 };
 
 /// Writes the weights of the checkpoint in `folder`, of any mesh, as the Hugging Face folder `out`. Takes the
-/// optimizer's weights, in fp32 if layers compute in a narrower dtype, merges adapters, and rounds once. Works tensor
-/// by tensor, and holds no more than two. Verifies the checksum of every piece. `out` appears when it is complete. One
-/// process; no collective. Throws InputError when something is missing or damaged, naming file, tensor and box, when a
-/// value is beyond the range of fp16, when the tokenizer has ids that the model does not have, and as FolderWriter
-/// does.
+/// optimizer's weights, in fp32 if layers compute in a narrower dtype, merges adapters into their base, and rounds
+/// once. Works tensor by tensor, and holds no more than two. Verifies the checksum of every piece. `out` appears when
+/// it is complete. One process; no collective. Throws InputError when something is missing or damaged, naming file,
+/// tensor and box, when a value is beyond the range of fp16, when the tokenizer has ids that the model does not have,
+/// and as FolderWriter does.
 ExportedCheckpoint export_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& out,
                                      const ExportOptions& options);
 

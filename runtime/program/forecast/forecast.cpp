@@ -65,7 +65,8 @@ StepForecast each(const StepForecast& one, const StepForecast& other, const Comb
     }
   }
   for (int64_t OffloadForecast::*part :
-       {&OffloadForecast::host, &OffloadForecast::disk, &OffloadForecast::to_device, &OffloadForecast::to_host}) {
+       {&OffloadForecast::host, &OffloadForecast::disk, &OffloadForecast::to_device, &OffloadForecast::to_host,
+        &OffloadForecast::host_activations, &OffloadForecast::copied_activations}) {
     result.offload.*part = combine(one.offload.*part, other.offload.*part);
   }
   result.num_hosts = other.num_hosts;

@@ -186,19 +186,24 @@ Row row_of(const MeshForecast& mesh) {
 /// Returns a line about the bytes that a rank keeps outside its device's memory; empty when it keeps none there.
 std::string offload_note(const MeshForecast& mesh, const ForecastRequest& request) {
   const OffloadForecast& offload = mesh.forecast.step.offload;
-  if (offload.host == 0 && offload.disk == 0) return "";
-  const std::string kept =
-      offload.host > 0 ? size_text(offload.host) + " in host memory" : size_text(offload.disk) + " on disk";
-  const std::string copied = offload.copied() > 0 ? ", " + size_text(offload.to_device) + " to the GPU and " +
-                                                        size_text(offload.to_host) + " back in a step"
-                                                  : "";
-  std::string untimed;
-  if (request.machine && !copied.empty() && !request.machine->times_offload()) {
-    untimed = "; the time has neither copies nor updates: the machine has no rates of its host";
-  } else if (request.machine && offload.disk > 0 && (copied.empty() || request.machine->host.disk == 0)) {
-    untimed = "; the time does not count the disk";
+  if (offload.is_empty()) return "";
+  std::string text;
+  if (offload.host > 0) text = size_text(offload.host) + " in host memory";
+  if (offload.disk > 0) text = size_text(offload.disk) + " on disk";
+  if (offload.copied() > 0) {
+    text += ", " + size_text(offload.to_device) + " to the GPU and " + size_text(offload.to_host) + " back in a step";
   }
-  return wrapped(words_of("offloaded: " + kept + copied + untimed), "      ");
+  if (offload.host_activations > 0) {
+    text += (text.empty() ? "" : "; ") + size_text(offload.host_activations) + " of activations in host memory, " +
+            size_text(offload.copied_activations) + " copied in a step";
+  }
+  const bool has_copies = offload.copied() + offload.copied_activations > 0;
+  if (request.machine && has_copies && !request.machine->times_offload()) {
+    text += "; the time has neither copies nor updates: the machine has no rates of its host";
+  } else if (request.machine && offload.disk > 0 && (offload.copied() == 0 || request.machine->host.disk == 0)) {
+    text += "; the time does not count the disk";
+  }
+  return wrapped(words_of("offloaded: " + text), "      ");
 }
 
 /// Returns the first of many, and how many more there are.
@@ -334,6 +339,16 @@ std::map<std::string, double> time_parts(const TimeForecast& time) {
           {"optimizer", time.optimizer}, {"imbalance", time.imbalance}, {"copies", time.exposed_copies}};
 }
 
+std::map<std::string, int64_t> offload_parts(const OffloadForecast& offload) {
+  return {{"host_bytes", offload.host},
+          {"disk_bytes", offload.disk},
+          {"copied_bytes", offload.copied()},
+          {"to_device_bytes", offload.to_device},
+          {"to_host_bytes", offload.to_host},
+          {"host_activations_bytes", offload.host_activations},
+          {"copied_activations_bytes", offload.copied_activations}};
+}
+
 std::string to_json(const MeshSearch& search, const ForecastRequest& request) {
   ordered_json meshes = ordered_json::array(), refused = ordered_json::array();
   for (const MeshForecast& mesh : search.meshes) {
@@ -357,12 +372,8 @@ std::string to_json(const MeshSearch& search, const ForecastRequest& request) {
                       {"sent_bytes_on_host", mesh.sent_on_host},
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
                       {"traffic", std::move(traffic)}});
-    if (const OffloadForecast& offload = mesh.forecast.step.offload; offload.host + offload.disk > 0) {
-      meshes.back()["offload"] = {{"host_bytes", offload.host},
-                                  {"disk_bytes", offload.disk},
-                                  {"copied_bytes", offload.copied()},
-                                  {"to_device_bytes", offload.to_device},
-                                  {"to_host_bytes", offload.to_host}};
+    if (const OffloadForecast& offload = mesh.forecast.step.offload; !offload.is_empty()) {
+      meshes.back()["offload"] = offload_parts(offload);
     }
     if (const std::optional<TimeForecast>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();

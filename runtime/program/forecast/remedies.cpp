@@ -32,6 +32,7 @@ class Remedies {
     if (request_.hosts.gpus) try_choice(offload_choice());
     try_choice({{{"train.precision=bf16_mixed"}}});
     try_choice({{{"train.activation_checkpointing.mode=selective"}}, {{full}}});
+    if (request_.hosts.gpus) try_choice({{{"train.offload_activations=true"}}});
     try_choice({{{"train.micro_batch=1"}}});
     for (const char* axis : {kContextAxis, kTensorAxis}) try_more_ranks(axis, {}, now_.memory());
     if (texts_.empty()) return "";

@@ -80,7 +80,7 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
   const UnitMemory& units = trainer.fsdp().memory();
   StepMemory memory;
   const Fsdp& fsdp = trainer.fsdp();
-  const bool elsewhere = fsdp.is_offloaded() || fsdp.shard_memory().is_on_disk();
+  const bool elsewhere = fsdp.shard_memory().is_apart_from(units.parameters.device());
   const int64_t full = share_of(units.parameters, host_ranks);
   memory.gathered = units.parameters.is_reused() ? full : 0;
   memory.parameters = full - memory.gathered + (elsewhere ? 0 : shards_apart(fsdp.units()));
@@ -148,6 +148,8 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     memory.restart_peak();
     const double rate = decisions.optimizer.learning_rate;
     const CopiedBytes copied_before = trainer.fsdp().copied_bytes();
+    const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
+    const int64_t activations_before = activations ? activations->copied_bytes().total() : 0;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
     step.gradients = peak();
@@ -164,6 +166,10 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     const ShardMemory& shards = trainer.fsdp().shard_memory();
     const CopiedBytes copied = trainer.fsdp().copied_bytes() - copied_before;
     step.offload = {shards.host_bytes(), shards.disk_bytes(), copied.to_device, copied.to_host};
+    if (activations) {
+      step.offload.host_activations = activations->host_bytes();
+      step.offload.copied_activations = activations->copied_bytes().total() - activations_before;
+    }
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;
     step.model_flops = flops_of(trainer, decisions);

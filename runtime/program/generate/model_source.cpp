@@ -8,6 +8,7 @@
 #include "mesh/base/files/download.h"
 #include "mesh/base/files/json_object.h"
 #include "runtime/program/hf/config_json.h"
+#include "runtime/program/recipe/base_weights.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/text/tokenizer/json_cursor.h"
@@ -154,14 +155,19 @@ class ModelWeights::FolderReader final : public Reader {
 
 class ModelWeights::CheckpointPieces final : public Reader {
  public:
-  explicit CheckpointPieces(const fs::path& folder) : manifest_(read_manifest(folder)), pieces_(folder, manifest_) {}
+  explicit CheckpointPieces(const fs::path& folder) : manifest_(read_run_manifest(folder)), pieces_(folder, manifest_) {
+    const Recipe recipe = parse_recipe(manifest_.head.recipe);
+    if (recipe.model.shape.adapter) base_.emplace(open_base(recipe, manifest_.head));
+  }
   void read(const Parameter& parameter) override {
+    if (base_ && !manifest_.tensors.contains(parameter.name)) return base_->read(parameter);
     pieces_.read({parameter.name, parameter.global_shape, parameter.box, parameter.valid().detach()});
   }
 
  private:
   Manifest manifest_;
   CheckpointReader pieces_;
+  std::optional<FirstWeights> base_;  // has the frozen weights of a model with adapters
 };
 
 ModelWeights::ModelWeights(const ModelSource& source) {

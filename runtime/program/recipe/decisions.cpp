@@ -44,19 +44,14 @@ Precision precision_of(const Recipe& recipe) {
 
 TrainerOptions trainer_options(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
-  TrainerOptions options{.optimizer = recipe.optimizer, .clip_norm = train.clip_norm};
+  TrainerOptions options{
+      .optimizer = recipe.optimizer, .clip_norm = train.clip_norm, .saves_frozen = !recipe.model.shape.adapter};
   if (!options.optimizer.state_dtype) {
     options.optimizer.state_dtype = train.precision.ends_with("_mixed") ? at::kFloat : dtype_of(train.precision);
   }
   if (train.precision == "fp16_mixed") options.loss_scale = train.loss_scale.value_or(LossScaleOptions{});
   if (train.stochastic_rounding && train.precision == "bf16") options.rounding_seed = train.seed;
   return options;
-}
-
-/// Returns the setting that is supported only on CPUs, if the recipe has one.
-std::optional<Setting> cpu_only(const Recipe& recipe) {
-  if (recipe.train.offload_activations) return Setting{"train.offload_activations", "true"};
-  return std::nullopt;
 }
 
 /// Returns true when the residual stream is cut over tp. `auto`: when tp > 1 divides the tokens of a micro-batch.
@@ -98,12 +93,12 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
            .fsdp = parallel.fsdp.options,
            .offload = value_of(kOffloads, parallel.fsdp.offload.to),
            .offload_folder = parallel.fsdp.offload.path,
+           .offload_activations = recipe.train.offload_activations,
        },
        trainer_options(recipe)},
       layout,
       {.kind = device_kind(recipe.device),
        .transport = value_of(kTransports, parallel.backend),
-       .cpu_only = cpu_only(recipe),
        .allocator = recipe.train.cuda_allocator,
        .nccl_buffers = value_of(kBuffers, parallel.nccl_user_buffers),
        .two_queues = gathers_beside_reductions(sharding.mode)},
@@ -169,10 +164,10 @@ std::string to_yaml(const Decisions& decisions) {
     map.field("mode", word_of(kRecomputes, decisions.recomputation.what));
     map.field("every", decisions.recomputation.every);
   });
+  writer.field("offload_activations", decisions.offload_activations);
   writer.map("device", [&](Writer& device) {
     device.field("asked", word_of(kDevices, decisions.device.kind));
     device.field("backend", word_of(kTransports, decisions.device.transport));
-    if (decisions.device.cpu_only) device.field("cpu_only", Wording(*decisions.device.cpu_only).text());
   });
   return writer.text();
 }

@@ -27,10 +27,6 @@ void check_device(const DeviceRequest& request) {
     throw InputError("parallel.backend",
                      "nccl communicates between GPUs, but device is cpu: use device cuda, or backend mpi");
   }
-  if (!request.cpu_only || (request.kind != DeviceRequest::Kind::Cuda && !nccl)) return;
-  throw InputError(request.cpu_only->key, request.cpu_only->value + " works only on CPUs, but " +
-                                              (nccl ? "parallel.backend is nccl" : "device is cuda") +
-                                              ": leave it out, or use device: cpu");
 }
 
 /// Throws InputError unless train.precision is `needed`, as `value` of `key` requires; an empty `value` stands for any.

@@ -105,7 +105,8 @@ void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
                          counted(profile.ranks.size(), "rank writes", "ranks write"), counted(profile.steps, "step"),
                          profile.from, directory_->traces().string()));
   }
-  if (recipe_.train.offload_activations) {
+  const at::Device device = fsdp.units().front().parameters().front()->tensor.device();
+  if (recipe_.train.offload_activations && device.is_cpu()) {
     log_info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
   }
   if (decisions_.offload == Offload::Host && !fsdp.is_offloaded()) {

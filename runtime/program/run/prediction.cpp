@@ -66,13 +66,7 @@ void Prediction::write() const {
   parts["checkpoint copy"] = early_copy_;
   nlohmann::ordered_json planned = {
       {"memory_bytes", planned_memory()}, {"memory_by_part", std::move(parts)}, {"sent_bytes", step_.sent_bytes()}};
-  if (const OffloadForecast& offload = step_.offload; offload.host + offload.disk > 0) {
-    planned["offload"] = {{"host_bytes", offload.host},
-                          {"disk_bytes", offload.disk},
-                          {"copied_bytes", offload.copied()},
-                          {"to_device_bytes", offload.to_device},
-                          {"to_host_bytes", offload.to_host}};
-  }
+  if (const OffloadForecast& offload = step_.offload; !offload.is_empty()) planned["offload"] = offload_parts(offload);
   if (step_.time) {
     planned["seconds"] = step_.time->total();
     planned["seconds_by_part"] = time_parts(*step_.time);

@@ -45,15 +45,14 @@ int64_t checkpoint_bytes(const Recipe& recipe, const Decisions& decisions) {
   const Transformer declared(recipe.model.shape, {}, at::TensorOptions(at::kMeta).dtype(decisions.precision.compute));
   const auto weight_bytes =
       static_cast<int64_t>(c10::elementSize(decisions.precision.mixed ? at::kFloat : decisions.precision.compute));
-  const auto base_bytes = static_cast<int64_t>(c10::elementSize(decisions.precision.compute));  // of adapters
   const auto state_bytes = static_cast<int64_t>(c10::elementSize(*decisions.optimizer.state_dtype));
   const auto& state_elements = optimizer_traits(recipe.optimizer.name).state_elements;
   int64_t bytes = 0;
   for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
     const int64_t count = c10::multiply_integers(parameter->global_shape);
     const bool frozen = !is_trained(recipe.model.shape.adapter, recipe.train.freeze, parameter->name);
-    const int64_t weight = frozen && recipe.model.shape.adapter ? base_bytes : weight_bytes;
-    bytes += count * (weight + (frozen ? 0 : state_bytes * state_elements(recipe.optimizer, *parameter)));
+    if (frozen && recipe.model.shape.adapter) continue;  // the base is read again from model.hf
+    bytes += count * (weight_bytes + (frozen ? 0 : state_bytes * state_elements(recipe.optimizer, *parameter)));
   }
   return bytes;
 }

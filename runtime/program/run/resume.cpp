@@ -6,6 +6,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "runtime/program/recipe/base_weights.h"
 #include "runtime/program/recipe/changes.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/recipe/load.h"
@@ -78,6 +79,12 @@ std::vector<std::string> check_same_run(const std::filesystem::path& folder, con
     const std::vector<std::string> data = other_data(own, saved);
     contradictions.insert(contradictions.end(), data.begin(), data.end());
   }
+  // A parameter that was trained and is frozen now would be neither in the next checkpoint nor in the base.
+  const Recipe now = parse_recipe(own.recipe);
+  if (trained && now.model.shape.adapter && now.train.freeze != parse_recipe(saved.recipe).train.freeze) {
+    contradictions.push_back("train.freeze: with adapters it decides what is in checkpoints, and must not change");
+  }
+  if (const std::string base = describe_other_base(own, saved); !base.empty()) contradictions.push_back(base);
   if (!contradictions.empty()) {
     throw InputError("the recipe contradicts the checkpoint " + folder.string() + ": " + joined_lines(contradictions) +
                      ": use the recipe of that run, or begin another run with --run-dir");
@@ -138,6 +145,7 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
   head.recipe = to_yaml(recipe);
   head.mesh = layout.describe();
   for (const auto& [key, path] : data_files(recipe.data)) head.data[key] = fingerprint(path);
+  if (const auto print = base_fingerprint(recipe)) head.data[kBaseKey] = *print;
   const std::string tokenizer = tokenizer_of(recipe);
   if (tokenizer.empty() || tokenizer == "bytes") return head;
   try {

@@ -121,6 +121,9 @@ void Session::record_graph() {
   if (hindrance.empty() && decisions_.shape.adapter.dropout > 0) {
     hindrance = "adapter.dropout draws anew in each step";
   }
+  if (hindrance.empty() && decisions_.offload_activations) {
+    hindrance = "train.offload_activations copies between host and GPU in the step";
+  }
   if (hindrance.empty()) trainer_->use_graph(device_context_.make_graph());
   say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
 }

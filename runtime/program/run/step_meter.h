@@ -21,7 +21,7 @@ struct RankStep {
   double data_seconds = 0;
   double checkpoint_seconds = 0;
   double host_peak = 0, device_allocated = 0, device_reserved = 0;  ///< bytes
-  double copied_to_device = 0, copied_to_host = 0;                  ///< bytes of offloaded shards
+  double copied_to_device = 0, copied_to_host = 0;                  ///< bytes of what is offloaded
   struct Collectives {
     double total = 0, exposed = 0, sent_bytes = 0;
   };

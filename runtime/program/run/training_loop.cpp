@@ -26,8 +26,12 @@ bool saves_for_export(const Recipe& recipe) {
 
 /// Returns a function that returns the bytes copied so far; null when nothing is offloaded.
 std::function<CopiedBytes()> copies_of(const TransformerTrainer& trainer) {
-  if (!trainer.fsdp().is_offloaded()) return {};
-  return [&trainer] { return trainer.fsdp().copied_bytes(); };
+  const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
+  if (!trainer.fsdp().is_offloaded() && activations == nullptr) return {};
+  return [&trainer, activations] {
+    const CopiedBytes shards = trainer.fsdp().copied_bytes();
+    return activations == nullptr ? shards : shards + activations->copied_bytes();
+  };
 }
 
 bool is_due(int64_t step, int64_t every) {

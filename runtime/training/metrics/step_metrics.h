@@ -27,7 +27,7 @@ struct CollectiveMetrics {
   double sent_bytes = 0;          ///< Traffic::sent_bytes
 };
 
-/// Bytes of offloaded shards copied between a GPU and its host in a step: means over ranks.
+/// Bytes of what is offloaded, copied between a GPU and its host in a step: means over ranks.
 struct CopyMetrics {
   double to_device = 0, to_host = 0;
 };

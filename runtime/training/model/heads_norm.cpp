@@ -13,8 +13,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Settings : torch::CustomClassHolder {
-  Settings(Group over, int64_t size, double added) : group(std::move(over)), features(size), eps(added) {}
+  Settings(at::Tensor leaf, Group over, int64_t size, double added)
+      : weight(std::move(leaf)), group(std::move(over)), features(size), eps(added) {}
 
+  at::Tensor weight;  // the leaf itself, which a saved tensor with hooks would not be
   Group group;
   int64_t features;  // of all ranks
   double eps;
@@ -35,7 +37,7 @@ struct HeadsNormFunction : torch::autograd::Function<HeadsNormFunction> {
                             const SettingsPointer& settings) {
     const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
     const at::Tensor rstd = mean_over_ranks(wide.square(), *settings).add_(settings->eps).rsqrt_();
-    ctx->save_for_backward({x, weight, rstd});
+    ctx->save_for_backward({x, rstd});
     ctx->saved_data["settings"] = c10::IValue::make_capsule(settings);
     return (wide * rstd).mul_(weight.to(wide.scalar_type())).to(x.scalar_type());
   }
@@ -44,7 +46,7 @@ struct HeadsNormFunction : torch::autograd::Function<HeadsNormFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto settings = c10::static_intrusive_pointer_cast<Settings>(ctx->saved_data["settings"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
+    const at::Tensor &x = saved[0], &rstd = saved[1], &weight = settings->weight;
     const at::ScalarType wide = rstd.scalar_type();
     const at::Tensor grad = grads[0].to(wide), normalised = x.to(wide) * rstd;
     at::Tensor grad_x, grad_weight;
@@ -77,7 +79,7 @@ HeadsNorm::HeadsNorm(const std::string& name, int64_t heads, int64_t head_dim, d
 at::Tensor HeadsNorm::forward(const at::Tensor& x) const {
   const at::Tensor rows = x.reshape({x.size(0), x.size(1), -1});
   return HeadsNormFunction::apply(rows, weight_.tensor,
-                                  c10::make_intrusive<Settings>(group_, weight_.global_shape[0], eps_))
+                                  c10::make_intrusive<Settings>(weight_.tensor, group_, weight_.global_shape[0], eps_))
       .view(x.sizes());
 }
 

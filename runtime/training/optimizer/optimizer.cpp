@@ -16,7 +16,14 @@ Optimizer::Optimizer(const std::vector<ParameterGroup>& groups)
     : count_(
           at::zeros({}, groups.at(0).fsdp->units().at(0).buffers().at(0).shard_values().options().dtype(at::kFloat))) {
   for (const ParameterGroup& group : groups) {
-    for (const FlatBuffer* buffer : trainable_buffers(group.fsdp->units())) trained_.push_back({group.fsdp, buffer});
+    const std::vector<Unit>& units = group.fsdp->units();
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      const size_t first = trained_.size();
+      for (const FlatBuffer& buffer : units[unit].buffers()) {
+        if (buffer.trainable()) trained_.push_back({group.fsdp, unit, &buffer, /*ends_unit=*/false});
+      }
+      if (trained_.size() > first) trained_.back().ends_unit = true;
+    }
   }
 }
 
@@ -30,7 +37,8 @@ void Optimizer::updated_before(const FlatBuffer* next) {
     throw std::logic_error("an optimizer updates buffers in another order than that of trainable_buffers()");
   }
   for (const auto last = static_cast<size_t>(end - trained_.begin()); num_updated_ < last; ++num_updated_) {
-    trained_[num_updated_].fsdp->shard_changed(*trained_[num_updated_].buffer, rounds());
+    const TrainedBuffer& updated = trained_[num_updated_];
+    if (updated.ends_unit) updated.fsdp->unit_changed(updated.unit, rounds());
   }
 }
 

@@ -57,7 +57,7 @@ class Optimizer {
   /// corrections.
   virtual void resume(int64_t num_steps);
 
-  /// Makes updates report buffers that have their new values (Fsdp::shard_changed()), so that offloaded shards are
+  /// Makes updates report units whose shards have their new values (Fsdp::unit_changed()), so that offloaded shards are
   /// copied to the device while the next ones are updated. Call it for the complete optimizer, not for its parts.
   void report_updates() { reports_ = true; }
 
@@ -74,20 +74,22 @@ class Optimizer {
  private:
   struct TrainedBuffer {
     Fsdp* fsdp;
+    size_t unit;
     const FlatBuffer* buffer;
+    bool ends_unit;  // the unit's last trained buffer
   };
 
   std::vector<TrainedBuffer> trained_;
   bool reports_ = false;
-  size_t num_updated_ = 0;  // buffers of trained_ that this update has reported
+  size_t num_updated_ = 0;  // buffers of trained_ that have the new values of this update
   at::Tensor count_;
 };
 
 /// Returns zeros for the state of `values`, which belong to `group`.
 inline at::Tensor zero_state(const OptimizerOptions& options, const ParameterGroup& group, const at::Tensor& values) {
-  const at::TensorOptions parameters = group.fsdp->units().front().buffers().front().values().options();
+  const at::TensorOptions on_device(device_of(group.fsdp->units()));
   return group.fsdp->shard_memory().zeros(values.numel(),
-                                          parameters.dtype(options.state_dtype.value_or(values.scalar_type())));
+                                          on_device.dtype(options.state_dtype.value_or(values.scalar_type())));
 }
 
 /// A function that makes an optimizer over the trainable buffers of `groups`, which must outlive the optimizer.

@@ -23,6 +23,7 @@ struct TrainerOptions {
   double clip_norm = 1;                             ///< 0: no clipping
   std::optional<LossScaleOptions> loss_scale = {};  ///< factor of the loss before the backward, for fp16_mixed
   std::optional<uint64_t> rounding_seed = {};       ///< rounds the optimizer's results stochastically, for bf16 only
+  bool saves_frozen = true;  ///< frozen parameters are in checkpoints; else who resumes must write their values
 };
 
 }  // namespace meshtrain

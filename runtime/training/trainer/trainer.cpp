@@ -23,6 +23,7 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
       mesh_(mesh),
       clip_norm_(options.clip_norm),
       scales_loss_(options.loss_scale),
+      saves_frozen_(options.saves_frozen),
       device_(device_of(groups_)),
       owned_(owned_ranges(groups_)) {
   std::optional<StochasticRounding> rounding;
@@ -214,6 +215,7 @@ std::vector<ShardTensor> Trainer::shards() const {
   for (const ParameterGroup& group : groups_) {
     for (const Unit& unit : group.fsdp->units()) {
       for (const FlatBuffer& buffer : unit.buffers()) {
+        if (!buffer.trainable() && !saves_frozen_) continue;
         shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
       }
     }

@@ -78,8 +78,8 @@ class Trainer {
 
   // The trainer's data in a checkpoint.
 
-  /// Returns this rank's shards of every parameter, including frozen ones, and of the optimizer's state. No copy uses
-  /// them when this returns.
+  /// Returns this rank's shards of every parameter, including frozen ones if TrainerOptions::saves_frozen, and of the
+  /// optimizer's state. No copy uses them when this returns.
   std::vector<ShardTensor> shards() const;
   /// Writes the trainer's part of `state`: updates and loss scale.
   void write(TrainingState& state);
@@ -130,7 +130,7 @@ class Trainer {
   ParameterIndex index_;
   const DeviceMesh& mesh_;
   double clip_norm_;
-  bool scales_loss_;
+  bool scales_loss_, saves_frozen_;
   at::Device device_;
   std::vector<OwnedRange> owned_;
   std::optional<LeavingSquares> leaving_;  // when shards are offloaded

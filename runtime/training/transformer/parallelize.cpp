@@ -1,5 +1,7 @@
 #include "runtime/training/transformer/parallelize.h"
 
+#include "mesh/device/meta_device.h"
+
 namespace meshtrain {
 
 // The order matters. Layers are constructed with their part of each matrix, so tensor parallelism comes first. A
@@ -34,6 +36,7 @@ std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions&
   for (size_t i = 0; i <= cuts.size(); ++i) {
     const int64_t first = i == 0 ? 0 : cuts[i - 1], end = i < cuts.size() ? cuts[i] : num_layers;
     parts.push_back(std::make_unique<ShardedModel>(model, Range{first, end - first}, options.units, fsdp));
+    if (options.offload_activations && is_gpu(device)) parts.back()->offload_activations(device);
   }
 
   // 5. Weights: each rank writes its own part, one unit at a time.

@@ -9,12 +9,25 @@
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
+namespace {
+
+bool is_block(const Layer& layer) {
+  return !layer.sublayers.empty();
+}
+
+}  // namespace
 
 ShardedModel::ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units,
                            FsdpOptions options)
     : model_(std::move(model)) {
   std::vector<UnitSpec> specs = make_units(layers, units);
   fsdp_ = std::make_unique<Fsdp>(std::move(specs), std::move(options));
+}
+
+void ShardedModel::offload_activations(at::Device device) {
+  int64_t num_blocks = 0;
+  for (const Run& run : runs_) num_blocks += std::ranges::count_if(run.layers, is_block);
+  offload_.emplace(device, num_blocks);
 }
 
 std::vector<UnitSpec> ShardedModel::make_units(Range range, const UnitOptions& options) {
@@ -67,19 +80,38 @@ at::Tensor ShardedModel::run(const Run& run, const at::Tensor& x, const ForwardP
   if (!run.by_sublayer) {
     return fsdp_->run(run.unit, [&] {
       at::Tensor y = x;
-      for (const Layer& layer : run.layers) y = layer.forward(y, pass);
+      for (const Layer& layer : run.layers) {
+        y = compute(layer, pass, [&] { return layer.forward(y, pass); });
+        end_layer(layer, y);
+      }
       return y;
     });
   }
   at::Tensor y;
   size_t unit = run.unit;
-  for (const Sublayer& sublayer : run.layers.front().sublayers) {
-    y = fsdp_->run(unit++, [&] { return sublayer.forward(x, y, pass); });
+  const Layer& block = run.layers.front();
+  for (const Sublayer& sublayer : block.sublayers) {
+    y = fsdp_->run(unit++, [&] { return compute(block, pass, [&] { return sublayer.forward(x, y, pass); }); });
   }
+  end_layer(block, y);
   return y;
 }
 
+at::Tensor ShardedModel::compute(const Layer& layer, const ForwardPass& pass, const std::function<at::Tensor()>& part) {
+  if (!offload_ || !is_block(layer)) return part();
+  const Sequence& sequence = pass.sequence;
+  std::vector<at::Tensor> staying = {sequence.rotary.cos, sequence.rotary.sin, sequence.local_rotary.cos,
+                                     sequence.local_rotary.sin};
+  for (const Parameter* parameter : layer.parameters) staying.push_back(parameter->tensor);
+  return offload_->compute(staying, part);
+}
+
+void ShardedModel::end_layer(const Layer& layer, const at::Tensor& y) {
+  if (offload_ && is_block(layer)) offload_->end_block(y);
+}
+
 at::Tensor ShardedModel::forward(const at::Tensor& input, const ForwardPass& pass) {
+  if (offload_) offload_->begin_forward();
   at::Tensor x = input;
   for (const Run& each : runs_) x = run(each, x, pass);
   return x;

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "fsdp/fsdp.h"
 #include "runtime/training/model/transformer.h"
+#include "runtime/training/transformer/activation_offload.h"
 #include "runtime/training/transformer/unit_options.h"
 
 namespace meshtrain {
@@ -18,6 +21,10 @@ class ShardedModel {
   /// Throws std::invalid_argument when the range has the head without the embedding whose weight the head shares, and
   /// when `units` divides units of several blocks into sublayers.
   ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units, FsdpOptions options);
+
+  /// Lets forwards that record keep the activations of blocks in host memory. `device`: see ActivationOffload. Call it
+  /// once, before the first forward.
+  void offload_activations(at::Device device);
 
   /// Runs the layers: see Layer.
   at::Tensor forward(const at::Tensor& input, const ForwardPass& pass);
@@ -33,6 +40,8 @@ class ShardedModel {
   Transformer& model() { return *model_; }
   Fsdp& fsdp() { return *fsdp_; }
   const Fsdp& fsdp() const { return *fsdp_; }
+  /// Returns null when activations stay on the device.
+  const ActivationOffload* activation_offload() const { return offload_ ? &*offload_ : nullptr; }
 
  private:
   /// Consecutive layers that run in one unit, or a block whose sublayers run in `unit` and the units after it.
@@ -44,10 +53,15 @@ class ShardedModel {
 
   std::vector<UnitSpec> make_units(Range range, const UnitOptions& options);
   at::Tensor run(const Run& run, const at::Tensor& x, const ForwardPass& pass);
+  /// Returns part(), the forward of `layer` or of one of its sublayers, which offloads what a block saves.
+  at::Tensor compute(const Layer& layer, const ForwardPass& pass, const std::function<at::Tensor()>& part);
+  /// Ends a layer whose result is `y`.
+  void end_layer(const Layer& layer, const at::Tensor& y);
 
   std::shared_ptr<Transformer> model_;
   std::vector<Run> runs_;  // in the order of the forward
   std::unique_ptr<Fsdp> fsdp_;
+  std::optional<ActivationOffload> offload_;
 };
 
 }  // namespace meshtrain

@@ -64,6 +64,7 @@ struct TransformerOptions {
   FsdpOptions fsdp = {};  ///< reshard_after_forward, accumulate_unsharded, prefetch; fsdp_options() sets the others
   Offload offload = Offload::None;
   std::filesystem::path offload_folder = {};  ///< of the ranks' files, for Offload::Disk
+  bool offload_activations = false;           ///< ActivationOffload on GPUs; no effect on CPU ranks
 };
 
 /// The options for training a Transformer on a mesh.

@@ -4,30 +4,28 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/progress.h"
-#include "runtime/training/model/initialize.h"
-#include "runtime/training/model/load.h"
+#include "runtime/training/model/first_weights.h"
 
 namespace meshtrain {
 namespace {
 
-/// Returns the initial values of a model's parameters: zeros if `resumes`, because a checkpoint's shards are written
-/// later.
-WriteParameter first_values(const TransformerOptions& options, bool resumes) {
-  if (resumes) return [](const Parameter&) {};
-  if (!options.weights.empty()) {
-    const auto weights = std::make_shared<PretrainedWeights>(options.weights, options.shape);
-    const auto progress = std::make_shared<Progress>("weights of " + options.weights.string(), 0, "bytes");
-    return [weights, progress, seed = options.seed](const Parameter& parameter) {
-      if (is_adapter(parameter.name)) return initialize(parameter, seed);
-      weights->read(parameter);
-      progress->advance(static_cast<int64_t>(parameter.valid().nbytes()));
-    };
-  }
-  return [seed = options.seed](const Parameter& parameter) { initialize(parameter, seed); };
+/// Returns the initial values of a model's parameters. If `resumes`, those in the checkpoint begin as zeros, because
+/// its shards are written later.
+WriteParameter first_values(const TrainingOptions& options, bool resumes) {
+  if (resumes && options.saves_frozen) return [](const Parameter&) {};
+  const auto weights = std::make_shared<FirstWeights>(options.weights, options.shape, options.seed);
+  const auto progress = options.weights.empty()
+                            ? nullptr
+                            : std::make_shared<Progress>("weights of " + options.weights.string(), 0, "bytes");
+  return [weights, progress, resumes](const Parameter& parameter) {
+    if (resumes && parameter.tensor.requires_grad()) return;
+    weights->read(parameter);
+    if (progress) progress->advance(static_cast<int64_t>(parameter.valid().nbytes()));
+  };
 }
 
 /// Makes the model as one part. Throws InputError when every parameter is frozen.
-std::shared_ptr<TransformerPart> make_part(const TransformerOptions& options, const DeviceMesh& mesh, at::Device device,
+std::shared_ptr<TransformerPart> make_part(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device,
                                            const ReplicaMap& replicas, bool resumes) {
   auto part = make_transformer(options, mesh, device, replicas, first_values(options, resumes)).front();
   if (!trainable_buffers(part->groups()).empty()) return part;

@@ -13,9 +13,9 @@ namespace meshtrain {
 class TransformerTrainer : public Trainer {
  public:
   /// Declares, cuts and initialises the model of `options`. Each rank reads only its part of the weights in a Hugging
-  /// Face folder. `resumes`: reads no weights and sets parameters to zero, because the caller writes shards() next and
-  /// calls resume(). Throws InputError. Collective at the beginning, where ranks of a host set up shared memory (Fsdp),
-  /// before an error on one rank alone is possible.
+  /// Face folder. `resumes`: sets the parameters in shards() to zero, because the caller writes these next and calls
+  /// resume(); reads only weights that are not in them. Throws InputError. Collective at the beginning, where ranks of
+  /// a host set up shared memory (Fsdp), before an error on one rank alone is possible.
   TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device,
                      const ReplicaMap& replicas, bool resumes = false);
   /// Makes the map of replicas itself, which may be collective.

@@ -57,6 +57,16 @@ size_t full_pages(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
+/// Returns true when this process may not pin `bytes` more: MESHTRAIN_EMULATED_PINNED is the number of bytes that it
+/// may.
+bool is_beyond_limit(size_t bytes) {
+  const char* const limit = std::getenv("MESHTRAIN_EMULATED_PINNED");
+  if (limit == nullptr) return false;
+  const std::lock_guard lock(memory().mutex);
+  for (const auto& [address, range] : memory().pinned) bytes += range.bytes;
+  return bytes > std::strtoull(limit, nullptr, 10);
+}
+
 }  // namespace
 
 int device_of(const void* data, size_t bytes) {
@@ -191,6 +201,7 @@ cudaError_t cudaFreeHost(void* data) {
 cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned) {
   if (data == nullptr || bytes == 0) return tell(cudaErrorInvalidValue);
   if (is_pinned(data, 1)) return tell(cudaErrorHostMemoryAlreadyRegistered);
+  if (is_beyond_limit(bytes)) return tell(cudaErrorMemoryAllocation);
   note_pinned(data, bytes, true);
   return cudaSuccess;
 }

@@ -7,7 +7,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <stdexcept>
 
 #include "mesh/device/aten.h"
 #include "tests/emulated_gpu/cuda/streams.h"
@@ -104,6 +107,14 @@ at::Tensor& set_nothing(at::Tensor& self) {
   return set_storage(self, gpu_storage(0), 0, {0}, {});
 }
 
+/// Throws when MESHTRAIN_EMULATED_COPIES_FAIL names a path that exists now.
+void fail_if_asked() {
+  const char* const path = std::getenv("MESHTRAIN_EMULATED_COPIES_FAIL");
+  if (path != nullptr && std::filesystem::exists(path)) {
+    throw std::runtime_error("a copy, as MESHTRAIN_EMULATED_COPIES_FAIL asks");
+  }
+}
+
 at::Tensor& copy(at::Tensor& self, const at::Tensor& from, bool non_blocking) {
   if (self.is_same(from) || self.numel() == 0) return self;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
@@ -115,6 +126,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& from, bool non_blocking) {
     // Like CUDA's allocator of pinned memory: the memory is not reused before the copy is complete.
     const c10::Storage kept = host.storage();
     give(stream, [kept, to = self.mutable_data_ptr(), values = from.const_data_ptr(), bytes = self.nbytes()] {
+      fail_if_asked();
       std::memcpy(to, values, bytes);
     });
     return self;

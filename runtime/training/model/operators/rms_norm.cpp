@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -216,15 +217,30 @@ NormResult normed(const at::Tensor& x, const at::Tensor& weight, double eps, int
   return forward(x, weight, eps, applied);
 }
 
+/// The weight of a norm, for the backward: the leaf itself, which a saved tensor with hooks would not be.
+struct AppliedWeight : torch::CustomClassHolder {
+  AppliedWeight(at::Tensor weight, int64_t how) : tensor(std::move(weight)), applied(how) {}
+
+  at::Tensor tensor;
+  int64_t applied;
+};
+
+/// Saves the tensor that is normalised, its rstd and the weight.
+void save(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& rstd, const at::Tensor& weight,
+          int64_t applied) {
+  ctx->save_for_backward({x, rstd});
+  ctx->saved_data["weight"] = c10::IValue::make_capsule(c10::make_intrusive<AppliedWeight>(weight, applied));
+}
+
 /// Returns the gradients of the tensor that is normalised and of the weight. `grad_sum`: a further gradient of the
 /// former.
 NormGradients gradients_of(AutogradContext* ctx, const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum,
                            bool needs_x, bool needs_weight) {
   static const Operator<decltype(norm_backward)> backward("meshtrain::rms_norm_backward");
   const variable_list saved = ctx->get_saved_variables();
-  const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
-  const at::Tensor in_place = needs_weight ? gradient_in_place(weight) : at::Tensor();
-  return backward(grad_out, grad_sum, x, weight, rstd, ctx->saved_data["applied"].toInt(), needs_x, needs_weight,
+  const auto weight = c10::static_intrusive_pointer_cast<AppliedWeight>(ctx->saved_data["weight"].toCapsule());
+  const at::Tensor in_place = needs_weight ? gradient_in_place(weight->tensor) : at::Tensor();
+  return backward(grad_out, grad_sum, saved[0], weight->tensor, saved[1], weight->applied, needs_x, needs_weight,
                   in_place.defined() ? std::optional(in_place) : std::nullopt);
 }
 
@@ -232,8 +248,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps,
                             int64_t applied) {
     const auto [out, rstd] = normed(x, weight, eps, applied);
-    ctx->save_for_backward({x, weight, rstd});
-    ctx->saved_data["applied"] = applied;
+    save(ctx, x, rstd, weight, applied);
     return out;
   }
 
@@ -249,8 +264,7 @@ struct SumNormFunction : torch::autograd::Function<SumNormFunction> {
                                const at::Tensor& weight, double eps, int64_t applied) {
     static const Operator<decltype(sum_norm_forward)> forward("meshtrain::rms_norm_of_sum");
     const auto [sum, out, rstd] = forward(x, residual, weight, eps, applied);
-    ctx->save_for_backward({sum, weight, rstd});
-    ctx->saved_data["applied"] = applied;
+    save(ctx, sum, rstd, weight, applied);
     ctx->set_materialize_grads(false);
     return {sum, out};
   }

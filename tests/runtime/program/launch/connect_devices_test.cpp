@@ -26,7 +26,7 @@ TEST(ConnectDevices, WithoutADriverAutoIsTheCpuAndTheSameWorld) {
 }
 
 TEST(ConnectDevices, WhatCpusAloneDoStaysThere) {
-  const DeviceRequest request{.cpu_only = Setting{"train.offload_activations", "true"}};
+  const DeviceRequest request{.cpu_only = Setting{"--offload", "shards"}};
   EXPECT_TRUE(connect_devices(request, Group()).device.is_cpu());
 }
 

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <map>
 
 #include "tests/runtime/program/recipe/fitting_recipe.h"
@@ -89,23 +88,6 @@ TEST(Decisions, PrecisionIsDtypesAndALossScale) {
   EXPECT_TRUE(decisions("fp16_mixed", "auto").loss_scale) << "without a loss_scale of its own too";
 }
 
-TEST(Decisions, SettingsForCpusAloneAreNamed) {
-  const auto named = [](const std::function<void(Recipe&)>& change) {
-    Recipe recipe = fitting_recipe();
-    change(recipe);
-    const std::optional<Setting> setting = resolve(recipe, mesh(2, 1, 1)).device.cpu_only;
-    return setting ? Wording(*setting).text() : "";
-  };
-  EXPECT_EQ(named([](Recipe&) {}), "");
-  EXPECT_EQ(named([](Recipe& recipe) { recipe.train.offload_activations = true; }), "train.offload_activations: true");
-  EXPECT_EQ(named([](Recipe& recipe) { recipe.parallel.fsdp.offload = {"disk", "/tmp"}; }), "");
-  EXPECT_EQ(named([](Recipe& recipe) {
-              recipe.train.precision = "bf16";
-              recipe.train.stochastic_rounding = true;
-            }),
-            "");
-}
-
 TEST(Decisions, ASecondQueueIsForGathersBesideReductions) {
   for (const auto& [mode, two] : std::map<std::string, bool>{
            {"no_shard", false}, {"shard_optimizer", false}, {"shard_grad_op", false}, {"full_shard", true}}) {
@@ -173,6 +155,7 @@ context:
 activation_checkpointing:
   mode: full
   every: 2
+offload_activations: false
 device:
   asked: auto
   backend: auto
