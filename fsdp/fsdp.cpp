@@ -239,9 +239,9 @@ void Fsdp::unit_changed(size_t unit, bool rounded) {
   if (is_offloaded()) state_->gathering.unit_changed(unit, rounded);
 }
 
-int64_t Fsdp::copied_bytes() const {
+CopiedBytes Fsdp::copied_bytes() const {
   const GradientStage* const stage = state_->reduction.stage();
-  return state_->gathering.copied() + (stage != nullptr ? stage->copied() : 0);
+  return state_->gathering.copied() + (stage != nullptr ? stage->copied() : CopiedBytes{});
 }
 
 int64_t Fsdp::stage_bytes() const {

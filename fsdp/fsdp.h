@@ -54,7 +54,7 @@ class Fsdp {
   /// `rounded`: as in ShardChange. Does nothing when shards are not offloaded.
   void unit_changed(size_t unit, bool rounded);
   /// Returns the bytes copied between the device and shards so far.
-  int64_t copied_bytes() const;
+  CopiedBytes copied_bytes() const;
   /// Returns the bytes of device memory in which sums of offloaded gradients are completed; 0 without offload.
   int64_t stage_bytes() const;
 

@@ -48,7 +48,7 @@ class Gathering {
   /// Returns when no copy reads offloaded shards any more. The host may then change the shards.
   void finish_copies();
   /// Returns the bytes of offloaded shards copied to the device so far.
-  int64_t copied() const { return transfer_ ? transfer_->bytes() : 0; }
+  CopiedBytes copied() const { return transfer_ ? transfer_->bytes() : CopiedBytes{}; }
 
  private:
   enum class State { Away, Coming, Here };

@@ -37,7 +37,7 @@ class GradientStage {
 
   int64_t bytes() const { return static_cast<int64_t>(memory_.nbytes()); }
   /// Returns the bytes copied between device and host so far.
-  int64_t copied() const { return transfer_.bytes(); }
+  const CopiedBytes& copied() const { return transfer_.bytes(); }
 
  private:
   struct Slot {

@@ -16,7 +16,8 @@ at::Tensor view_as(const at::Tensor& memory, const at::Tensor& shard) {
 
 }  // namespace
 
-ShardTransfer::ShardTransfer(const std::vector<Unit>& units, const ShardMemory& memory) : stream_(device_of(units)) {
+ShardTransfer::ShardTransfer(const std::vector<Unit>& units, const ShardMemory& memory)
+    : stream_(device_of(units), memory.is_on_disk()) {
   const at::Device device = device_of(units);
   buffered_ = memory.is_on_disk() && memory.leaves(device) && !device.is_meta();
   if (!buffered_) return;
@@ -45,7 +46,7 @@ ShardTransfer::Buffer& ShardTransfer::next_buffer() {
 }
 
 void ShardTransfer::copy_in(const at::Tensor& device, const at::Tensor& shard) {
-  if (!buffered_) return stream_.copy(device, shard);
+  if (!buffered_) return stream_.copy(device, shard, CopyDirection::ToDevice);
   for (Buffer& buffer : buffers_) {
     if (buffer.shard.defined() && buffer.shard.is_alias_of(shard)) release(buffer);
   }
@@ -53,14 +54,14 @@ void ShardTransfer::copy_in(const at::Tensor& device, const at::Tensor& shard) {
   const at::Tensor pinned = view_as(buffer.memory, shard);
   pinned.copy_(shard);
   set_aside(shard);
-  stream_.copy(device, pinned);
+  stream_.copy(device, pinned, CopyDirection::ToDevice);
   buffer.used = stream_.mark();
 }
 
 void ShardTransfer::copy_out(const at::Tensor& shard, const at::Tensor& device) {
-  if (!buffered_) return stream_.copy(shard, device);
+  if (!buffered_) return stream_.copy(shard, device, CopyDirection::ToHost);
   Buffer& buffer = next_buffer();
-  stream_.copy(view_as(buffer.memory, shard), device);
+  stream_.copy(view_as(buffer.memory, shard), device, CopyDirection::ToHost);
   buffer.shard = shard;
   buffer.used = stream_.mark();
 }

@@ -29,7 +29,7 @@ class ShardTransfer {
   void finish();
 
   /// Returns the bytes copied so far.
-  int64_t bytes() const { return stream_.bytes(); }
+  const CopiedBytes& bytes() const { return stream_.bytes(); }
 
  private:
   struct Buffer {

@@ -7,6 +7,8 @@
 namespace meshtrain {
 namespace {
 
+thread_local CopyWatch* watch_of_thread = nullptr;
+
 c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
@@ -20,13 +22,19 @@ StreamMark::StreamMark(const c10::Stream& stream)
 
 void StreamMark::wait() const {
   if (event_) event_->block(current_stream(*device_));
+  if (copy_ && watch_of_thread != nullptr) watch_of_thread->awaited(*copy_);
 }
 
 void StreamMark::synchronize() const {
   if (event_) event_->synchronize();
+  if (copy_ && watch_of_thread != nullptr) watch_of_thread->awaited(*copy_);
 }
 
-CopyStream::CopyStream(c10::Device device) {
+void CopyWatch::set_current(CopyWatch* watch) {
+  watch_of_thread = watch;
+}
+
+CopyStream::CopyStream(c10::Device device, bool disk) : disk_(disk) {
   if (device.is_cuda()) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
@@ -37,19 +45,28 @@ void CopyStream::wait_for_current() const {
   given.block(*stream_);
 }
 
-void CopyStream::copy(const at::Tensor& to, const at::Tensor& from) {
-  bytes_ += static_cast<int64_t>(from.nbytes());
+void CopyStream::copy(const at::Tensor& to, const at::Tensor& from, CopyDirection direction) {
+  const auto bytes = static_cast<int64_t>(from.nbytes());
+  (direction == CopyDirection::ToDevice ? bytes_.to_device : bytes_.to_host) += bytes;
+  if (to.is_meta() && watch_of_thread != nullptr) {
+    last_ = watch_of_thread->started(direction, bytes, disk_, last_);
+    return;
+  }
   then([&] { to.copy_(from, /*non_blocking=*/stream_.has_value()); });
 }
 
 void CopyStream::then(const std::function<void()>& issue) const {
   std::optional<c10::StreamGuard> current;
   if (stream_) current.emplace(*stream_);
+  if (watch_of_thread != nullptr) watch_of_thread->set_before_collectives(last_);
   issue();
+  if (watch_of_thread != nullptr) watch_of_thread->set_before_collectives({});
 }
 
 StreamMark CopyStream::mark() const {
-  return stream_ ? StreamMark(*stream_) : StreamMark();
+  StreamMark mark = stream_ ? StreamMark(*stream_) : StreamMark();
+  mark.copy_ = last_;
+  return mark;
 }
 
 }  // namespace meshtrain

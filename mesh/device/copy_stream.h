@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 
+#include "mesh/device/copy_watch.h"
+
 namespace meshtrain {
 
 /// A point in a GPU's stream. A value; the default is a point that has been reached.
@@ -25,21 +27,38 @@ class StreamMark {
   void synchronize() const;
 
  private:
+  friend class CopyStream;
   std::shared_ptr<c10::Event> event_;
   std::optional<c10::Device> device_;
+  std::optional<int64_t> copy_;  // on the Meta device: the number of the last copy before the point
+};
+
+/// Bytes copied between a device and the host.
+struct CopiedBytes {
+  int64_t to_device = 0, to_host = 0;
+
+  int64_t total() const { return to_device + to_host; }
+  CopiedBytes operator+(const CopiedBytes& other) const {
+    return {to_device + other.to_device, to_host + other.to_host};
+  }
+  CopiedBytes operator-(const CopiedBytes& other) const {
+    return {to_device - other.to_device, to_host - other.to_host};
+  }
 };
 
 /// A queue of copies between host and GPU, which run while the GPU computes. Copies of tensors on other devices are
-/// complete when copy() returns. Do not use it in graphs: they would record only a copy's addresses.
+/// complete when copy() returns; those of the Meta device only count, here and in CopyWatch. Do not use it in graphs:
+/// they would record only a copy's addresses.
 class CopyStream {
  public:
-  explicit CopyStream(c10::Device device);
+  /// `disk`: the host's memory is a file, which only forecasts use.
+  explicit CopyStream(c10::Device device, bool disk = false);
 
   /// Makes later copies wait for all work issued so far to the current stream of this thread.
   void wait_for_current() const;
   /// Starts to copy `from` to `to`. Both must be contiguous and of the same dtype and size, and the host's tensor must
   /// be from pinned_zeros(). Their memory must not change until mark() is reached.
-  void copy(const at::Tensor& to, const at::Tensor& from);
+  void copy(const at::Tensor& to, const at::Tensor& from, CopyDirection direction);
   /// Calls `issue` with this stream as the current one, so that work that `issue` starts on other streams runs after
   /// the copies.
   void then(const std::function<void()>& issue) const;
@@ -47,11 +66,13 @@ class CopyStream {
   StreamMark mark() const;
 
   /// Returns the bytes copied so far.
-  int64_t bytes() const { return bytes_; }
+  const CopiedBytes& bytes() const { return bytes_; }
 
  private:
   std::optional<c10::Stream> stream_;  // none when the device is not a GPU
-  int64_t bytes_ = 0;
+  bool disk_;
+  std::optional<int64_t> last_;  // the number of the last copy, for CopyWatch
+  CopiedBytes bytes_;
 };
 
 }  // namespace meshtrain

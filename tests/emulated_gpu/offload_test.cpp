@@ -266,6 +266,10 @@ TEST_F(OffloadedMemory, OfTheDeviceIsThatOfThePlan) {
   EXPECT_NEAR(offload.at("host_bytes").get<double>(), shards, 0.05 * shards) << "full pages";
   EXPECT_EQ(parts.at("parameters"), 0);
   EXPECT_EQ(parts.at("optimizer"), 0);
+  const nlohmann::json line = metrics().back(), &copied = line.at("copied_bytes");
+  EXPECT_EQ(copied.at("to_device"), offload.at("to_device_bytes"));
+  EXPECT_EQ(copied.at("to_host"), offload.at("to_host_bytes"));
+  EXPECT_NEAR(copied.at("to_host").get<double>(), 4 * shards / 4, 0.05 * shards) << "gradients of 4 micro-batches";
   // In fp32, with 4 micro-batches: parameters for each forward and each backward except the last unit's, gradients to
   // the host, and after the first micro-batch also gradients back.
   const double parameters = shards / 4;

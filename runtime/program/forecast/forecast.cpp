@@ -40,8 +40,8 @@ Decisions with_layers(Decisions decisions, int64_t layers) {
 template <class Combine>
 TimeForecast each_time(const TimeForecast& one, const TimeForecast& other, const Combine& combine) {
   TimeForecast result;
-  for (double TimeForecast::*part :
-       {&TimeForecast::products, &TimeForecast::attention, &TimeForecast::elementwise, &TimeForecast::optimizer}) {
+  for (double TimeForecast::*part : {&TimeForecast::products, &TimeForecast::attention, &TimeForecast::elementwise,
+                                     &TimeForecast::optimizer, &TimeForecast::copies, &TimeForecast::exposed_copies}) {
     result.*part = std::max(combine(one.*part, other.*part), 0.0);
   }
   for (std::map<std::string, double> TimeForecast::*groups : {&TimeForecast::collectives, &TimeForecast::exposed}) {
@@ -64,8 +64,9 @@ StepForecast each(const StepForecast& one, const StepForecast& other, const Comb
       result.*phase.*part = combine(one.*phase.*part, other.*phase.*part);
     }
   }
-  for (int64_t OffloadForecast::*part : {&OffloadForecast::host, &OffloadForecast::disk, &OffloadForecast::copied,
-                                         &OffloadForecast::host_activations, &OffloadForecast::copied_activations}) {
+  for (int64_t OffloadForecast::*part :
+       {&OffloadForecast::host, &OffloadForecast::disk, &OffloadForecast::to_device, &OffloadForecast::to_host,
+        &OffloadForecast::host_activations, &OffloadForecast::copied_activations}) {
     result.offload.*part = combine(one.offload.*part, other.offload.*part);
   }
   result.num_hosts = other.num_hosts;

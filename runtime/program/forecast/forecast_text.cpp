@@ -100,6 +100,8 @@ std::string waits_text(const MeshForecast& mesh) {
   for (const auto& [group, seconds] : mesh.forecast.step.time->exposed) {
     if (seconds > kLeastShare * mesh.seconds()) waits.emplace_back(seconds, group);
   }
+  const double copies = mesh.forecast.step.time->exposed_copies;
+  if (copies > kLeastShare * mesh.seconds()) waits.emplace_back(copies, "copies");
   const double imbalance = mesh.forecast.step.time->imbalance;
   if (imbalance > kLeastShare * mesh.seconds()) waits.emplace_back(imbalance, "documents");
   std::ranges::sort(waits, std::greater());
@@ -182,20 +184,24 @@ Row row_of(const MeshForecast& mesh) {
 }
 
 /// Returns a line about the bytes that a rank keeps outside its device's memory; empty when it keeps none there.
-std::string offload_note(const MeshForecast& mesh) {
+std::string offload_note(const MeshForecast& mesh, const ForecastRequest& request) {
   const OffloadForecast& offload = mesh.forecast.step.offload;
   if (offload.is_empty()) return "";
   std::string text;
   if (offload.host > 0) text = size_text(offload.host) + " in host memory";
   if (offload.disk > 0) text = size_text(offload.disk) + " on disk";
-  if (offload.copied > 0) text += ", " + size_text(offload.copied) + " copied a step";
+  if (offload.copied() > 0) {
+    text += ", " + size_text(offload.to_device) + " to the GPU and " + size_text(offload.to_host) + " back in a step";
+  }
   if (offload.host_activations > 0) {
     text += (text.empty() ? "" : "; ") + size_text(offload.host_activations) + " of activations in host memory, " +
-            size_text(offload.copied_activations) + " copied a step";
+            size_text(offload.copied_activations) + " copied in a step";
   }
-  const bool has_copies = offload.copied + offload.copied_activations > 0;
-  if (has_copies && mesh.forecast.step.time) {
-    text += offload.copied > 0 ? "; the time has neither copies nor updates" : "; the time has no copies";
+  const bool has_copies = offload.copied() + offload.copied_activations > 0;
+  if (request.machine && has_copies && !request.machine->times_offload()) {
+    text += "; the time has neither copies nor updates: the machine has no rates of its host";
+  } else if (request.machine && offload.disk > 0 && (offload.copied() == 0 || request.machine->host.disk == 0)) {
+    text += "; the time does not count the disk";
   }
   return wrapped(words_of("offloaded: " + text), "      ");
 }
@@ -305,7 +311,7 @@ std::string to_text(const MeshSearch& search, const ForecastRequest& request, si
       if (shown++ == top) break;
       rows.push_back(request.machine ? timed_row_of(mesh, request) : row_of(mesh));
       if (!mesh.fits) rows.back().front() += " *";
-      notes.push_back((mesh.settings.empty() ? "" : wrapped(mesh.settings, "      ")) + offload_note(mesh));
+      notes.push_back((mesh.settings.empty() ? "" : wrapped(mesh.settings, "      ")) + offload_note(mesh, request));
     }
     text += table(rows, notes);
     if (fitting < std::min(search.meshes.size(), top)) text += "  * does not fit\n";
@@ -329,11 +335,18 @@ std::map<std::string, int64_t> memory_parts(const StepMemory& memory) {
 }
 
 std::map<std::string, double> time_parts(const TimeForecast& time) {
-  return {{"products", time.products},
-          {"attention", time.attention},
-          {"elementwise", time.elementwise},
-          {"optimizer", time.optimizer},
-          {"imbalance", time.imbalance}};
+  return {{"products", time.products},   {"attention", time.attention}, {"elementwise", time.elementwise},
+          {"optimizer", time.optimizer}, {"imbalance", time.imbalance}, {"copies", time.exposed_copies}};
+}
+
+std::map<std::string, int64_t> offload_parts(const OffloadForecast& offload) {
+  return {{"host_bytes", offload.host},
+          {"disk_bytes", offload.disk},
+          {"copied_bytes", offload.copied()},
+          {"to_device_bytes", offload.to_device},
+          {"to_host_bytes", offload.to_host},
+          {"host_activations_bytes", offload.host_activations},
+          {"copied_activations_bytes", offload.copied_activations}};
 }
 
 std::string to_json(const MeshSearch& search, const ForecastRequest& request) {
@@ -360,11 +373,7 @@ std::string to_json(const MeshSearch& search, const ForecastRequest& request) {
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
                       {"traffic", std::move(traffic)}});
     if (const OffloadForecast& offload = mesh.forecast.step.offload; !offload.is_empty()) {
-      meshes.back()["offload"] = {{"host_bytes", offload.host},
-                                  {"disk_bytes", offload.disk},
-                                  {"copied_bytes", offload.copied},
-                                  {"host_activations_bytes", offload.host_activations},
-                                  {"copied_activations_bytes", offload.copied_activations}};
+      meshes.back()["offload"] = offload_parts(offload);
     }
     if (const std::optional<TimeForecast>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();

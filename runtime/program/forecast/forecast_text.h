@@ -29,6 +29,7 @@ std::string seconds_text(double seconds);
 /// Return the bytes of each part of a rank's memory, and the seconds of each part of its computing, by name.
 std::map<std::string, int64_t> memory_parts(const StepMemory& memory);
 std::map<std::string, double> time_parts(const TimeForecast& time);
+std::map<std::string, int64_t> offload_parts(const OffloadForecast& offload);
 
 /// Returns the search as a JSON object: {"ranks", "ranks_per_host", "assumes_hosts", "device", "times",
 /// "runtime_bytes", "meshes": [{"mesh", "settings", "fits", "rank", "micro_batches", "memory_bytes": {PART: bytes},

@@ -122,6 +122,7 @@ double ProductFlops::of(c10::ScalarType dtype) const {
 constexpr double kFp8Share = 0.85;
 
 double Machine::seconds(const OperatorCall& call, const Timeline& timeline) const {
+  if (call.part == TimelinePart::HostUpdate) return host.update > 0 ? call.bytes / host.update : 0;
   if (call.signature >= 0) {
     const auto found = measured_.find(timeline.signatures[static_cast<size_t>(call.signature)].text);
     if (found != measured_.end()) return found->second;
@@ -164,6 +165,12 @@ double Machine::seconds(const CollectiveCall& call) const {
   const double ways = pairwise ? 1 : static_cast<double>(call.size) / call.num_hosts;
   const double bandwidth = std::min(on_host.bandwidth, ways * among_hosts.bandwidth);
   return collective_seconds + messages * among_hosts.latency + call.sent_bytes / bandwidth;
+}
+
+double Machine::seconds(const CopyCall& call) const {
+  double rate = call.direction == CopyDirection::ToDevice ? host.to_gpu : host.to_host;
+  if (call.disk && host.disk > 0) rate = rate > 0 ? std::min(rate, host.disk) : host.disk;
+  return rate > 0 ? call.bytes / rate : 0;
 }
 
 bool Machine::has_measured(const OperatorCall& call, const Timeline& timeline) const {

@@ -16,6 +16,13 @@ struct Network {
   double latency = 0;    ///< seconds of a message
 };
 
+/// The rates of offloaded shards, in bytes a second of each rank when all ranks of a host work at once; 0: not known.
+struct HostRates {
+  double to_gpu = 0, to_host = 0;  ///< of copies between a GPU and pinned memory of its host
+  double update = 0;               ///< read and written by an optimizer's update on the host
+  double disk = 0;                 ///< read from the disk, and written to it
+};
+
 /// FLOP/s of products by dtype; 0: not known, and not used or that of another dtype.
 struct ProductFlops {
   double fp8 = 0, bf16 = 0, fp16 = 0, fp32 = 0, fp64 = 0;
@@ -59,12 +66,16 @@ struct Machine {
   double wait_seconds = 0;         ///< from the end of an awaited collective to the rank's next operator
   int64_t memory = 0;              ///< bytes of a rank's device; 0: not known
   int64_t ranks_per_host = 0;      ///< of the measurements; 0: any
-  Network on_host, among_hosts;    ///< among_hosts: of each rank, all ranks of a host at once
+  HostRates host;
+  Network on_host, among_hosts;  ///< among_hosts: of each rank, all ranks of a host at once
   std::vector<MeasuredOperator> operators;
   std::vector<MeasuredCollective> collectives;
 
   double seconds(const OperatorCall& call, const Timeline& timeline) const;
   double seconds(const CollectiveCall& call) const;
+  double seconds(const CopyCall& call) const;
+  /// Returns true when the rates of copies and of the host's updates are known.
+  bool times_offload() const { return host.to_gpu > 0 && host.to_host > 0 && host.update > 0; }
   /// Returns true when `operators` has the call's signature.
   bool has_measured(const OperatorCall& call, const Timeline& timeline) const;
   /// Call after `operators` was changed.

@@ -43,6 +43,14 @@ void fields(Archive& archive, ProductFlops& flops) {
 }
 
 template <class Archive>
+void fields(Archive& archive, HostRates& host) {
+  archive.field("to_gpu", host.to_gpu, {.least = 0});
+  archive.field("to_host", host.to_host, {.least = 0});
+  archive.field("update", host.update, {.least = 0});
+  archive.field("disk", host.disk, {.least = 0});
+}
+
+template <class Archive>
 void fields(Archive& archive, Machine& machine) {
   archive.field("name", machine.name);
   archive.field("source", machine.source);
@@ -61,6 +69,7 @@ void fields(Archive& archive, Machine& machine) {
   archive.field("wait_seconds", machine.wait_seconds, {.least = 0});
   archive.field("memory", machine.memory, {.least = 0});
   archive.field("ranks_per_host", machine.ranks_per_host, {.least = 0});
+  archive.section("host", machine.host);
   archive.section("on_host", machine.on_host);
   archive.section("among_hosts", machine.among_hosts);
   archive.list("collectives", machine.collectives, MeasuredCollective());

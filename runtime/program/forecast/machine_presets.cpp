@@ -36,6 +36,8 @@ struct Sheet {
   double memory_bandwidth;
   int64_t memory;
   double on_host, among_hosts;  // bytes a second that each GPU sends
+  double pcie;                  // bytes a second in one direction between a GPU and its host
+  double host_memory;           // bytes a second of the host's memory for each of 8 GPUs
 };
 
 /// The rest of every preset's source.
@@ -47,17 +49,24 @@ constexpr const char* kShares =
     "run on several GPUs";
 
 constexpr ProductFlops kHopperFlops = {1979e12, 989e12, 989e12, 67e12, 67e12};
+// The GPUs' data sheets: 64 and 128 GB/s of PCIe x16 in both directions together.
+constexpr double kPcie4 = 32e9, kPcie5 = 64e9;
+// Two sockets of 8 channels for 8 GPUs: the EPYC 7742 of DGX A100 with DDR4-3200, the Xeon 8480C of DGX H100 with
+// DDR5-4800, which stands for the hosts of the other GPUs with PCIe 5 too.
+constexpr double kEpycDdr4 = 2 * 204.8e9 / 8, kXeonDdr5 = 2 * 307.2e9 / 8;
 constexpr std::array kSheets = {
     Sheet{"a100", "NVIDIA A100 80GB SXM data sheet; HDR InfiniBand, 200 Gb/s a GPU",
-          ProductFlops{0, 312e12, 312e12, 19.5e12, 9.7e12}, kAmpere, 108, 2.04e12, 80 * kGiB, 300e9, 25e9},
+          ProductFlops{0, 312e12, 312e12, 19.5e12, 9.7e12}, kAmpere, 108, 2.04e12, 80 * kGiB, 300e9, 25e9, kPcie4,
+          kEpycDdr4},
     Sheet{"h100", "NVIDIA H100 SXM data sheet; NDR InfiniBand, 400 Gb/s a GPU", kHopperFlops, kHopper, 132, 3.35e12,
-          80 * kGiB, 450e9, 50e9},
+          80 * kGiB, 450e9, 50e9, kPcie5, kXeonDdr5},
     Sheet{"h100-500w", "torchtitan's H100 benchmarks: HBM2e, limited to 500 W; 400 Gb/s a GPU", kHopperFlops,
-          kHopper500W, 132, 2.4e12, 96 * kGiB, 450e9, 50e9},
+          kHopper500W, 132, 2.4e12, 96 * kGiB, 450e9, 50e9, kPcie5, kXeonDdr5},
     Sheet{"h200", "NVIDIA H200 SXM data sheet; NDR InfiniBand, 400 Gb/s a GPU", kHopperFlops, kHopper, 132, 4.8e12,
-          141 * kGiB, 450e9, 50e9},
+          141 * kGiB, 450e9, 50e9, kPcie5, kXeonDdr5},
     Sheet{"b200", "NVIDIA HGX B200 data sheet; NDR InfiniBand, 400 Gb/s a GPU",
-          ProductFlops{4500e12, 2250e12, 2250e12, 75e12, 37e12}, kBlackwell, 148, 8e12, 180 * kGiB, 900e9, 50e9},
+          ProductFlops{4500e12, 2250e12, 2250e12, 75e12, 37e12}, kBlackwell, 148, 8e12, 180 * kGiB, 900e9, 50e9, kPcie5,
+          kXeonDdr5},
 };
 
 /// The rates that benchmarks/published fits: those of kernels on own_runs.csv, because other programs have other
@@ -88,6 +97,8 @@ std::optional<Machine> sourced_machine(const std::string& name) {
     machine.among_hosts = {0.75 * sheet.among_hosts, 6e-6};
     machine.collective_seconds = 20e-6;
     machine.overlap = 0.85;
+    // Assumed shares: neither copies nor updates of this program were measured on these hosts.
+    machine.host = {.to_gpu = 0.85 * sheet.pcie, .to_host = 0.85 * sheet.pcie, .update = 0.5 * sheet.host_memory};
     return machine;
   }
   return std::nullopt;

@@ -29,8 +29,10 @@ class Remedies {
     if (layout_.size(kDataAxis) * layout_.size(kContextAxis) > 1) least = try_choice({{{sharded}}}).value_or(least);
     try_more_ranks(kDataAxis, shards ? Settings{} : Settings{sharded}, least);
     if (reuses_memory()) try_choice({{{"parallel.fsdp.unit=sublayer"}}});
+    if (request_.hosts.gpus) try_choice(offload_choice());
     try_choice({{{"train.precision=bf16_mixed"}}});
     try_choice({{{"train.activation_checkpointing.mode=selective"}}, {{full}}});
+    if (request_.hosts.gpus) try_choice({{{"train.offload_activations=true"}}});
     try_choice({{{"train.micro_batch=1"}}});
     for (const char* axis : {kContextAxis, kTensorAxis}) try_more_ranks(axis, {}, now_.memory());
     if (texts_.empty()) return "";

@@ -128,11 +128,20 @@ MeshSearch search_meshes(const Recipe& recipe, const ForecastRequest& request) {
   const std::vector<size_t> promising = promising_meshes(results, request);
   for_each_mesh("other settings", promising.size(), num_threads(request), [&](size_t nth) {
     const size_t i = promising[nth];
-    const std::vector<Choice> choices =
-        request.scope == SearchScope::All
-            ? choices_of(without_locations, layouts[i], request.hosts)
-            : std::vector<Choice>{order_choice(without_locations, layouts[i], request.hosts)};
-    results[i].mesh = improve(without_locations, layouts[i], std::move(results[i].mesh), choices, request);
+    std::optional<MeshForecast>& mesh = results[i].mesh;
+    const auto improve_by = [&](const std::vector<Choice>& choices) {
+      mesh = improve(without_locations, layouts[i], std::move(mesh), choices, request);
+    };
+    if (request.scope == SearchScope::Mesh) {
+      improve_by({order_choice(without_locations, layouts[i], request.hosts)});
+      return;
+    }
+    std::vector<Choice> choices = choices_of(without_locations, layouts[i], request.hosts);
+    improve_by(choices);
+    // Offload alone makes a step longer: it is for meshes on which nothing else fits.
+    if (!request.hosts.gpus || (mesh && mesh->fits)) return;
+    choices.push_back(offload_choice());
+    improve_by(choices);
   });
   MeshSearch search;
   std::map<std::string, RefusedMeshes> refused;

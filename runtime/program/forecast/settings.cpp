@@ -34,6 +34,7 @@ Choice sharding_choice_of(const MeshLayout& layout, const ForecastHosts& hosts) 
   if (ranks == 1) return {};
   Choice choice = {{{mode + "no_shard"}}, {{mode + "shard_optimizer"}}, {{mode + "shard_grad_op"}}};
   for (const int64_t ahead : {1, 2}) choice.push_back({{mode + "full_shard", prefetch + number(ahead)}});
+  choice.push_back({{mode + "full_shard", prefetch + number(1), "parallel.fsdp.unit=sublayer"}});
   // One copy of the model to a host, to two and to four.
   const int64_t on_host = std::max<int64_t>(hosts.ranks_per_host / layout.size(kTensorAxis), 2);
   for (const int64_t size : {on_host, 2 * on_host, 4 * on_host}) {
@@ -103,6 +104,10 @@ std::vector<Choice> choices_of(const Recipe& recipe, const MeshLayout& layout, c
   }
   choices.push_back(order_choice(recipe, layout, hosts));
   return choices;
+}
+
+Choice offload_choice() {
+  return {{{"parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: host}"}}};
 }
 
 Settings that_change(const Recipe& recipe, Settings settings) {

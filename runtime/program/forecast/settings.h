@@ -14,10 +14,13 @@ using Choice = std::vector<std::vector<Settings>>;
 /// one for each way; none on one host.
 Choice order_choice(const Recipe& recipe, const MeshLayout& layout, const ForecastHosts& hosts);
 
-/// Returns the choices of --search all on a mesh: the sharding mode, with shard size and prefetch; the micro-batch with
-/// activation checkpointing; sequence parallel; the context-parallel algorithm; the order of axes. None of them changes
-/// what is trained, except by rounding. forecast_mesh() may refuse some.
+/// Returns the choices of --search all on a mesh: the sharding mode, with shard size, prefetch and units of sublayers;
+/// the micro-batch with activation checkpointing; sequence parallel; the context-parallel algorithm; the order of axes.
+/// None of them changes what is trained, except by rounding. forecast_mesh() may refuse some.
 std::vector<Choice> choices_of(const Recipe& recipe, const MeshLayout& layout, const ForecastHosts& hosts);
+
+/// Returns the choice of offloaded shards, whose ranks have GPUs.
+Choice offload_choice();
 
 /// Returns `settings` without those that change nothing, as the recipe has them already.
 Settings that_change(const Recipe& recipe, Settings settings);

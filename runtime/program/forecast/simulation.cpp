@@ -147,16 +147,16 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     memory.set(MetaMemory::kForward);
     memory.restart_peak();
     const double rate = decisions.optimizer.learning_rate;
-    const int64_t copied_before = trainer.fsdp().copied_bytes();
+    const CopiedBytes copied_before = trainer.fsdp().copied_bytes();
     const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
-    const int64_t activations_before = activations ? activations->copied_bytes() : 0;
+    const int64_t activations_before = activations ? activations->copied_bytes().total() : 0;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
     step.gradients = peak();
     step.before_backward = memory.before_backward();
     memory.set(MetaMemory::kUpdate);
     memory.restart_peak();
-    if (recorder) recorder->set(TimelinePart::Update);
+    if (recorder) recorder->set(trainer.fsdp().is_offloaded() ? TimelinePart::HostUpdate : TimelinePart::Update);
     trainer.update(outcome, rate);
     if (recorder) {
       step.timeline = recorder->take();
@@ -164,10 +164,11 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     }
     step.update = peak();
     const ShardMemory& shards = trainer.fsdp().shard_memory();
-    step.offload = {shards.host_bytes(), shards.disk_bytes(), trainer.fsdp().copied_bytes() - copied_before};
+    const CopiedBytes copied = trainer.fsdp().copied_bytes() - copied_before;
+    step.offload = {shards.host_bytes(), shards.disk_bytes(), copied.to_device, copied.to_host};
     if (activations) {
       step.offload.host_activations = activations->host_bytes();
-      step.offload.copied_activations = activations->copied_bytes() - activations_before;
+      step.offload.copied_activations = activations->copied_bytes().total() - activations_before;
     }
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;

@@ -38,13 +38,13 @@ struct StepMemory {
 /// Bytes of a rank that are not in its device's memory: of its shards, their gradients and the optimizer's state, and
 /// of activations.
 struct OffloadForecast {
-  int64_t host = 0;                ///< in pinned memory of the host, activations not included
-  int64_t disk = 0;                ///< on disk
-  int64_t copied = 0;              ///< copied between host and GPU in a step, in both directions together, activations
-                                   ///< not included
-  int64_t host_activations = 0;    ///< activations in pinned memory of the host
-  int64_t copied_activations = 0;  ///< bytes of activations copied in a step, in both directions together
+  int64_t host = 0;                    ///< in pinned memory of the host, activations not included
+  int64_t disk = 0;                    ///< on disk
+  int64_t to_device = 0, to_host = 0;  ///< copied between host and GPU in a step, activations not included
+  int64_t host_activations = 0;        ///< activations in pinned memory of the host
+  int64_t copied_activations = 0;      ///< bytes of activations copied in a step, in both directions together
 
+  int64_t copied() const { return to_device + to_host; }
   bool is_empty() const { return host + disk + host_activations == 0; }
 };
 

@@ -25,7 +25,7 @@ class StepClock {
     time_.exposed[call.group] += seconds - beside;
     now_ += seconds - beside;
     double& free = queues_[call.queue];
-    free = std::max(free, now_) + beside;
+    free = std::max({free, now_, call.after_copy ? copies_.at(*call.after_copy) : 0}) + beside;
     collectives_.push_back({call.group, free});
   }
 
@@ -37,7 +37,23 @@ class StepClock {
     now_ = end;
   }
 
+  void operator()(const CopyCall& call) {
+    const double seconds = machine_.seconds(call);
+    time_.copies += seconds;
+    // A copy runs after those before it in its stream, and shares the bus with those of its direction.
+    double& free = buses_[call.direction];
+    free = std::max({free, now_, call.after ? copies_.at(*call.after) : 0}) + seconds;
+    copies_.push_back(free);
+  }
+
+  void operator()(const CopyWait& wait) {
+    const double end = std::max(copies_.at(wait.copy), now_);
+    time_.exposed_copies += end - now_;
+    now_ = end;
+  }
+
   TimeForecast time() {
+    for (size_t i = 0; i < copies_.size(); ++i) (*this)(CopyWait{i});
     for (size_t i = 0; i < collectives_.size(); ++i) (*this)(CollectiveWait{i});
     return time_;
   }
@@ -50,7 +66,7 @@ class StepClock {
   };
 
   double& part_of(const OperatorCall& call) {
-    if (call.part == TimelinePart::Update) return time_.optimizer;
+    if (call.part != TimelinePart::Gradients) return time_.optimizer;
     switch (call.kind) {
       case OperatorCall::Kind::Product:
         return time_.products;
@@ -68,6 +84,8 @@ class StepClock {
   double now_ = 0;
   std::map<int, double> queues_;  // when each is free
   std::vector<ActiveCollective> collectives_;
+  std::map<CopyDirection, double> buses_;  // when each is free
+  std::vector<double> copies_;             // when each ends
 };
 
 }  // namespace

@@ -15,16 +15,19 @@ struct TimeForecast {
   double elementwise = 0;
   double optimizer = 0;                        ///< computing of the update
   double imbalance = 0;                        ///< waiting for ranks that compute more: packed documents
+  double copies = 0;                           ///< of all copies between GPU and host
+  double exposed_copies = 0;                   ///< of them those that computing waited for
   std::map<std::string, double> collectives;   ///< of all collectives, by group
   std::map<std::string, double> exposed = {};  ///< of them those that computing waited for
 
   double computing() const { return products + attention + elementwise + optimizer; }
   double waiting() const;
-  double total() const { return computing() + imbalance + waiting(); }
+  double total() const { return computing() + imbalance + waiting() + exposed_copies; }
 };
 
-/// Returns the time of a step on a machine: operators follow one another, collectives of a queue too, and computing
-/// waits where the step waits. Other ranks are taken to start a collective when this one does.
+/// Returns the time of a step on a machine: operators follow one another, collectives of a queue too, copies in one
+/// direction too, and computing waits where the step waits. What the machine has no rate of takes no time
+/// (Machine::times_offload()). Other ranks are taken to start a collective when this one does.
 TimeForecast time_of(const Timeline& timeline, const Machine& machine);
 
 }  // namespace meshtrain

@@ -18,16 +18,32 @@
 
 namespace meshtrain {
 
-struct TimelineRecorder::Record {
+struct TimelineRecorder::Record final : CopyWatch {
   bool keeps_signatures = false;
   TimelinePart part = TimelinePart::Gradients;
   Timeline timeline;
   size_t num_collectives = 0;
+  int64_t first_copy = 0, next_copy = 0;  // numbers count on over restart()
+  std::optional<int64_t> before_collectives;
   int num_queues = 0;
   int64_t generation = 0;  // of restart(): waits for collectives before it do not count
   std::map<std::string, int> signatures;
   std::map<const c10::StorageImpl*, Placement> windows;
   std::vector<bool> has_parts;  // for each operator that runs: whether it has called one that counts
+
+  int64_t started(CopyDirection direction, int64_t bytes, bool disk, std::optional<int64_t> after) override {
+    timeline.events.emplace_back(CopyCall{direction, static_cast<double>(bytes), disk, since_restart(after)});
+    return next_copy++;
+  }
+  void awaited(int64_t copy) override {
+    if (const auto number = since_restart(copy)) timeline.events.emplace_back(CopyWait{*number});
+  }
+  void set_before_collectives(std::optional<int64_t> copy) override { before_collectives = copy; }
+
+  /// Returns the number of a copy since restart(); none for earlier ones.
+  std::optional<size_t> since_restart(std::optional<int64_t> copy) const {
+    return copy && *copy >= first_copy ? std::optional(static_cast<size_t>(*copy - first_copy)) : std::nullopt;
+  }
 };
 
 namespace {
@@ -309,7 +325,8 @@ class RecordedBackend final : public ForwardingBackend {
     record->timeline.events.emplace_back(
         CollectiveCall{collective.kind, record->part, std::string(collective.group), queue_, size(), num_hosts_,
                        static_cast<double>(traffic.buffer_bytes), static_cast<double>(traffic.sent_bytes), memory,
-                       collective.output.defined() ? collective.output.scalar_type() : at::kFloat});
+                       collective.output.defined() ? collective.output.scalar_type() : at::kFloat,
+                       record->since_restart(record->before_collectives)});
     return Work(
         std::make_shared<RecordedWork>(std::move(work), record_, record->generation, record->num_collectives++));
   }
@@ -368,10 +385,12 @@ TimelineRecorder::TimelineRecorder(bool signatures)
   if (record_of_thread != nullptr) throw std::logic_error("TimelineRecorder: this thread records already");
   record_->keeps_signatures = signatures;
   record_of_thread = record_.get();
+  CopyWatch::set_current(record_.get());
 }
 
 TimelineRecorder::~TimelineRecorder() {
   at::removeCallback(callback_);
+  CopyWatch::set_current(nullptr);
   record_of_thread = nullptr;
 }
 
@@ -387,6 +406,7 @@ void TimelineRecorder::restart() {
   record_->timeline = {};
   record_->signatures.clear();
   record_->num_collectives = 0;
+  record_->first_copy = record_->next_copy;
   ++record_->generation;
 }
 

@@ -8,16 +8,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "mesh/backend.h"
+#include "mesh/device/copy_watch.h"
 
 namespace meshtrain {
 
 /// A part of a step.
-enum class TimelinePart { Gradients, Update };
+enum class TimelinePart {
+  Gradients,
+  Update,
+  HostUpdate,  ///< of offloaded shards: their operators compute on the host
+};
 
 /// A call of an operator that computes: its work, whatever the machine.
 struct OperatorCall {
@@ -49,6 +55,20 @@ struct CollectiveCall {
   double buffer_bytes = 0, sent_bytes = 0;  ///< Traffic's
   Placement memory = Placement::Private;    ///< of the buffer
   c10::ScalarType dtype = c10::ScalarType::Float;
+  std::optional<size_t> after_copy = {};  ///< it starts when this copy ends
+};
+
+/// The start of a copy between a GPU and its host.
+struct CopyCall {
+  CopyDirection direction = CopyDirection::ToDevice;
+  double bytes = 0;
+  bool disk = false;                 ///< the host's memory is a file
+  std::optional<size_t> after = {};  ///< the copy of the same stream before it, counted as in CopyWait
+};
+
+/// The moment at which computing waits for a copy.
+struct CopyWait {
+  size_t copy = 0;  ///< which, counted by their starts, from 0
 };
 
 /// The moment at which computing waits for a collective.
@@ -67,16 +87,16 @@ struct OperatorSignature {
 std::vector<c10::IValue> with_tensors(c10::ArrayRef<const c10::IValue> inputs,
                                       const std::function<at::Tensor(const at::Tensor&)>& change);
 
-/// The operators, collectives and waits of one rank in a step, in its order.
+/// The operators, collectives, copies and waits of one rank in a step, in its order.
 struct Timeline {
-  using Event = std::variant<OperatorCall, CollectiveCall, CollectiveWait>;
+  using Event = std::variant<OperatorCall, CollectiveCall, CollectiveWait, CopyCall, CopyWait>;
   std::vector<Event> events;
   std::vector<OperatorSignature> signatures;  ///< of its operators, each once; only when they are asked for
 };
 
-/// Records the operators that this thread calls on tensors of the Meta device, and the collectives of a backend, while
-/// it exists. Operators that others are made of count in their place; views and allocations do not count. A thread has
-/// one at a time.
+/// Records the operators that this thread calls on tensors of the Meta device, the collectives of a backend and
+/// the copies of CopyStreams, while it exists. Operators that others are made of count in their place; views and
+/// allocations do not count. A thread has one at a time.
 class TimelineRecorder {
  public:
   /// `signatures`: keeps Timeline::signatures too.

@@ -36,7 +36,8 @@ std::string Prediction::text() const {
 
 std::string Prediction::rates() const {
   std::string text = ", " + size_text(step_.sent_bytes()) + " sent a step";
-  if (step_.offload.copied > 0) text += ", " + size_text(step_.offload.copied) + " copied between host and GPU";
+  if (const int64_t copied = step_.offload.copied(); copied > 0)
+    text += ", " + size_text(copied) + " copied between host and GPU";
   if (step_.time) text += ", " + seconds_text(step_.time->total()) + " a step";
   return text;
 }
@@ -65,13 +66,7 @@ void Prediction::write() const {
   parts["checkpoint copy"] = early_copy_;
   nlohmann::ordered_json planned = {
       {"memory_bytes", planned_memory()}, {"memory_by_part", std::move(parts)}, {"sent_bytes", step_.sent_bytes()}};
-  if (const OffloadForecast& offload = step_.offload; !offload.is_empty()) {
-    planned["offload"] = {{"host_bytes", offload.host},
-                          {"disk_bytes", offload.disk},
-                          {"copied_bytes", offload.copied},
-                          {"host_activations_bytes", offload.host_activations},
-                          {"copied_activations_bytes", offload.copied_activations}};
-  }
+  if (const OffloadForecast& offload = step_.offload; !offload.is_empty()) planned["offload"] = offload_parts(offload);
   if (step_.time) {
     planned["seconds"] = step_.time->total();
     planned["seconds_by_part"] = time_parts(*step_.time);

@@ -15,7 +15,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kScalars = 8;
+constexpr size_t kScalars = 10;
 constexpr size_t kPerGroup = 3;
 
 double seconds_in(SteadyClock::duration time) {
@@ -47,8 +47,8 @@ std::vector<std::string> group_names(const Group& world) {
 
 std::vector<double> numbers_of(const RankStep& step) {
   std::vector<double> numbers = {
-      step.loss,      step.optimizer_seconds, step.step_seconds,   step.data_seconds, step.checkpoint_seconds,
-      step.host_peak, step.device_allocated,  step.device_reserved};
+      step.loss,      step.optimizer_seconds, step.step_seconds,    step.data_seconds,     step.checkpoint_seconds,
+      step.host_peak, step.device_allocated,  step.device_reserved, step.copied_to_device, step.copied_to_host};
   for (const RankStep::Collectives& of : step.collectives) {
     numbers.insert(numbers.end(), {of.total, of.exposed, of.sent_bytes});
   }
@@ -56,7 +56,8 @@ std::vector<double> numbers_of(const RankStep& step) {
 }
 
 RankStep step_of(const double* numbers, size_t num_groups) {
-  RankStep step{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], {}};
+  RankStep step{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5],
+                numbers[6], numbers[7], numbers[8], numbers[9], {}};
   for (size_t i = 0; i < num_groups; ++i) {
     const double* const of = numbers + kScalars + i * kPerGroup;
     step.collectives.push_back({of[0], of[1], of[2]});
@@ -93,8 +94,12 @@ double RankStep::exposed() const {
   return sum;
 }
 
-StepMeter::StepMeter(const DeviceMesh& mesh, std::function<DevicePeak()> device_peak)
-    : mesh_(mesh), device_peak_(std::move(device_peak)), groups_(group_names(mesh.world())) {
+StepMeter::StepMeter(const DeviceMesh& mesh, std::function<DevicePeak()> device_peak,
+                     std::function<CopiedBytes()> copied)
+    : mesh_(mesh),
+      device_peak_(std::move(device_peak)),
+      copied_(std::move(copied)),
+      groups_(group_names(mesh.world())) {
   begin();
 }
 
@@ -106,6 +111,7 @@ StepMeter::Part::~Part() {
 void StepMeter::begin() {
   begun_ = SteadyClock::now();
   before_ = FlightRecorder::own().costs();
+  if (copied_) copied_before_ = copied_();
   data_ = checkpoint_ = 0;
 }
 
@@ -121,7 +127,14 @@ RankStep StepMeter::end() {
                 .host_peak = static_cast<double>(resident_peak()),
                 .device_allocated = device_peak_ ? static_cast<double>(device.allocated) : kNone,
                 .device_reserved = device_peak_ ? static_cast<double>(device.reserved) : kNone,
+                .copied_to_device = kNone,
+                .copied_to_host = kNone,
                 .collectives = {}};
+  if (copied_) {
+    const CopiedBytes copied = copied_() - copied_before_;
+    step.copied_to_device = static_cast<double>(copied.to_device);
+    step.copied_to_host = static_cast<double>(copied.to_host);
+  }
   for (const std::string& group : groups_) {
     const GroupCost& cost = costs[group];
     step.collectives.push_back({seconds_in(cost.total), device_peak_ ? kNone : seconds_in(cost.exposed),
@@ -153,6 +166,9 @@ void summarize(const std::vector<RankStep>& ranks, const std::vector<std::string
   metrics.seconds = {.data = mean(ranks, [](const RankStep& rank) { return rank.data_seconds; }),
                      .optimizer = if_any(mean(ranks, [](const RankStep& rank) { return rank.optimizer_seconds; })),
                      .checkpoint = mean(ranks, [](const RankStep& rank) { return rank.checkpoint_seconds; })};
+  const double to_device = mean(ranks, [](const RankStep& rank) { return rank.copied_to_device; });
+  const double to_host = mean(ranks, [](const RankStep& rank) { return rank.copied_to_host; });
+  if (!std::isnan(to_device)) metrics.copies = CopyMetrics{to_device, to_host};
   for (size_t i = 0; i < groups.size(); ++i) {
     metrics.collectives[groups[i]] = {
         mean(ranks, [&](const RankStep& rank) { return rank.collectives[i].total; }),

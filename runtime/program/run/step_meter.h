@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/device/copy_stream.h"
 #include "mesh/device/memory.h"
 #include "mesh/device_mesh.h"
 #include "mesh/flight_recorder.h"
@@ -20,6 +21,7 @@ struct RankStep {
   double data_seconds = 0;
   double checkpoint_seconds = 0;
   double host_peak = 0, device_allocated = 0, device_reserved = 0;  ///< bytes
+  double copied_to_device = 0, copied_to_host = 0;                  ///< bytes of what is offloaded
   struct Collectives {
     double total = 0, exposed = 0, sent_bytes = 0;
   };
@@ -32,8 +34,9 @@ struct RankStep {
 /// evaluation or a checkpoint belong to these and not to their group.
 class StepMeter {
  public:
-  /// `device_peak`: null on a CPU. Every rank of `mesh` must construct it, when the groups of the mesh have been made.
-  StepMeter(const DeviceMesh& mesh, std::function<DevicePeak()> device_peak);
+  /// `device_peak`: null on a CPU. `copied`: returns the bytes copied so far; null when nothing is offloaded. Every
+  /// rank of `mesh` must construct it, when the groups of the mesh have been made.
+  StepMeter(const DeviceMesh& mesh, std::function<DevicePeak()> device_peak, std::function<CopiedBytes()> copied = {});
 
   /// The time of a part of the step, from its construction to its destruction.
   class Part {
@@ -65,9 +68,11 @@ class StepMeter {
  private:
   const DeviceMesh& mesh_;
   std::function<DevicePeak()> device_peak_;
+  std::function<CopiedBytes()> copied_;
   std::vector<std::string> groups_;
   std::chrono::steady_clock::time_point begun_;
   GroupCosts before_;  // costs at the beginning, and what parts have had since then
+  CopiedBytes copied_before_;
   double data_ = 0, checkpoint_ = 0;
 };
 

@@ -24,6 +24,16 @@ bool saves_for_export(const Recipe& recipe) {
   return recipe.checkpoint.every == 0 && !recipe.train.export_folder.empty();
 }
 
+/// Returns a function that returns the bytes copied so far; null when nothing is offloaded.
+std::function<CopiedBytes()> copies_of(const TransformerTrainer& trainer) {
+  const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
+  if (!trainer.fsdp().is_offloaded() && activations == nullptr) return {};
+  return [&trainer, activations] {
+    const CopiedBytes shards = trainer.fsdp().copied_bytes();
+    return activations == nullptr ? shards : shards + activations->copied_bytes();
+  };
+}
+
 bool is_due(int64_t step, int64_t every) {
   return every > 0 && step % every == 0;
 }
@@ -36,7 +46,7 @@ TrainingLoop::TrainingLoop(const StepContext& run, TrainingState state)
       skipped_(run.recipe.train, run.trainer.options().loss_scale.has_value(), state_.step, state_.num_skipped),
       step_(state_.step),
       saved_(state_.step),
-      meter_(run.mesh, run.device_peak),
+      meter_(run.mesh, run.device_peak, copies_of(run.trainer)),
       stragglers_(run.mesh.layout(), run.journal != nullptr ? run.journal->hosts() : std::vector<std::string>()),
       flops_per_step_(flops_per_token(run.trainer.model(), run.recipe.model.shape, run.recipe.train.sequence_length) *
                       static_cast<double>(run.recipe.train.global_batch * run.recipe.train.sequence_length)) {}

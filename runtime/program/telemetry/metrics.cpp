@@ -101,6 +101,10 @@ ordered_json MetricsFile::line_of(const StepMetrics& metrics) const {
   entry["seconds"] = seconds_of(metrics);
   ordered_json& bytes = entry["bytes"] = ordered_json::object();
   for (const auto& [group, of] : metrics.collectives) bytes[group] = std::llround(of.sent_bytes);
+  if (metrics.copies) {
+    entry["copied_bytes"] = {{"to_device", std::llround(metrics.copies->to_device)},
+                             {"to_host", std::llround(metrics.copies->to_host)}};
+  }
   return entry;
 }
 

@@ -27,6 +27,11 @@ struct CollectiveMetrics {
   double sent_bytes = 0;          ///< Traffic::sent_bytes
 };
 
+/// Bytes of what is offloaded, copied between a GPU and its host in a step: means over ranks.
+struct CopyMetrics {
+  double to_device = 0, to_host = 0;
+};
+
 /// Where the time of a step went: means over ranks, in seconds. What is not in the parts is forward and backward.
 struct SecondsMetrics {
   double data = 0;                  ///< waiting for samples
@@ -57,6 +62,7 @@ struct StepMetrics {
   std::optional<PeakMetrics> device_allocated = {}, device_reserved = {};  ///< on a GPU
   SecondsMetrics seconds = {};
   std::map<std::string, CollectiveMetrics> collectives = {};  ///< by the name of their group: "dp", "tp", "dp_cp"
+  std::optional<CopyMetrics> copies = {};                     ///< with offload on GPUs
 };
 
 /// The measurements of one parameter in one step: norms of the complete tensor.

@@ -167,6 +167,7 @@ void Trainer::limit_graph() const {
 void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {
   FlightRecorder::own().set_work("optimizer");
   if (!leaving_ || device_.is_meta()) {
+    finish_copies();
     optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
     return;
   }

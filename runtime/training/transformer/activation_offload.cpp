@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "mesh/device/aten.h"
-#include "mesh/device/copy_stream.h"
 #include "mesh/device/pinned_memory.h"
 #include "mesh/device/saved_tensors.h"
 
@@ -78,7 +77,7 @@ struct ActivationOffload::Kept {
   /// Starts the copy to the host; the caller sets `copied`.
   void send() {
     on_host = host->take(numel, options.dtype().toScalarType());
-    host->stream.copy(on_host, on_device);
+    host->stream.copy(on_host, on_device, CopyDirection::ToHost);
   }
   /// Frees the memory on the device for work issued later to the current stream.
   void leave_device() {
@@ -96,7 +95,7 @@ struct ActivationOffload::Kept {
     CopyStream& stream = some.front()->host->stream;
     for (Kept* kept : some) kept->on_device = at::empty({kept->numel}, kept->options);
     stream.wait_for_current();  // earlier work may use the memory that was just allocated
-    for (Kept* kept : some) stream.copy(kept->on_device, kept->on_host);
+    for (Kept* kept : some) stream.copy(kept->on_device, kept->on_host, CopyDirection::ToDevice);
     for (Kept* kept : some) kept->copied = stream.mark();
   }
 
@@ -194,7 +193,7 @@ int64_t ActivationOffload::host_bytes() const {
   return host_->bytes();
 }
 
-int64_t ActivationOffload::copied_bytes() const {
+CopiedBytes ActivationOffload::copied_bytes() const {
   return host_->stream.bytes();
 }
 

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "mesh/device/copy_stream.h"
+
 namespace meshtrain {
 
 /// Keeps the tensors that a model's blocks save for the backward in pinned host memory, and copies those of a block
@@ -32,8 +34,8 @@ class ActivationOffload {
 
   /// Returns the bytes of pinned host memory.
   int64_t host_bytes() const;
-  /// Returns the bytes copied so far, in both directions together.
-  int64_t copied_bytes() const;
+  /// Returns the bytes copied so far.
+  CopiedBytes copied_bytes() const;
 
  private:
   class Host;

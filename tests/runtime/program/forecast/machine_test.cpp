@@ -31,6 +31,7 @@ TEST(Machine, IsReadAsItWasWritten) {
   Machine machine = *machine_preset("h100");
   machine.name = "mine";
   machine.overlap = 0.25;
+  machine.host.disk = 3e9;
   machine.operators = {{"aten::mm(Float 4x8, Float 8x2)", 0.25}};
   machine.collectives = {{"all_gather", 4, "own", 1024, 0.5}};
   machine.index_operators();
@@ -52,6 +53,21 @@ TEST(Machine, AProductHasTheRateOfItsDtype) {
   EXPECT_EQ((ProductFlops{0, 3, 0, 2, 0}.of(c10::ScalarType::Double)), 1) << "half of fp32's, where it is not known";
   EXPECT_EQ((ProductFlops{0, 3, 0, 2, 0}.of(c10::ScalarType::Half)), 3);
   EXPECT_EQ((ProductFlops{0, 3, 0, 0, 0}.of(c10::ScalarType::Float)), 3);
+}
+
+TEST(Machine, CopiesHaveTheRateOfTheirDirectionAndOfASlowerDisk) {
+  Machine machine = *machine_preset("a100");
+  EXPECT_GT(machine.host.to_gpu, 25e9);
+  EXPECT_LT(machine.host.to_gpu, machine_preset("h100")->host.to_gpu);
+  EXPECT_TRUE(machine.times_offload());
+  machine.host = {.to_gpu = 4, .to_host = 2};
+  EXPECT_FALSE(machine.times_offload());
+  EXPECT_EQ(machine.seconds(CopyCall{.direction = CopyDirection::ToDevice, .bytes = 8}), 2);
+  EXPECT_EQ(machine.seconds(CopyCall{.direction = CopyDirection::ToHost, .bytes = 8}), 4);
+  const CopyCall from_disk{.direction = CopyDirection::ToDevice, .bytes = 8, .disk = true};
+  EXPECT_EQ(machine.seconds(from_disk), 2) << "the disk's rate is not known";
+  machine.host.disk = 1;
+  EXPECT_EQ(machine.seconds(from_disk), 8);
 }
 
 TEST(Machine, SaysWhatOneIsWhereAFileIsNone) {

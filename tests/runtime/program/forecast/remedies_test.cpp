@@ -63,6 +63,12 @@ TEST(MemoryRemedies, NameUnitsOfSublayersWhereUnitsTakeMemoryInTurns) {
   EXPECT_FALSE(has(remedies({}, 2), setting)) << "no_shard keeps all gradients";
 }
 
+TEST(MemoryRemedies, NameOffloadOnGpus) {
+  const std::string setting = "parallel.fsdp.offload={to: host} (";
+  EXPECT_TRUE(has(remedies({"device=cuda"}, 1), setting)) << remedies({"device=cuda"}, 1);
+  EXPECT_FALSE(has(remedies({"device=cpu"}, 1), setting)) << "shards are in host memory anyway";
+}
+
 TEST(MemoryRemedies, LeaveOutWhatDoesNotHelp) {
   const std::string one = remedies({"parallel.fsdp.mode=auto"}, 1);
   EXPECT_FALSE(has(one, "less with parallel.fsdp.mode=full_shard (")) << "one rank has nobody to shard with: " << one;

@@ -59,9 +59,10 @@ TEST(PlanSettings, AreThoseThatTheMeshHasUseFor) {
   EXPECT_EQ(alone.count("parallel.fsdp.mode=full_shard"), 0u);
   EXPECT_EQ(alone.count("parallel.sequence_parallel=on"), 0u);
   EXPECT_EQ(all.count("train.micro_batch=8"), 0u) << "a rank has 4 samples";
-  for (const char* setting : {"train.micro_batch=4", "train.activation_checkpointing.mode=selective",
-                              "parallel.fsdp.mode=full_shard", "parallel.fsdp.shard_size=2", "parallel.fsdp.prefetch=2",
-                              "parallel.sequence_parallel=off", "parallel.context.algorithm=ulysses"}) {
+  for (const char* setting :
+       {"train.micro_batch=4", "train.activation_checkpointing.mode=selective", "parallel.fsdp.mode=full_shard",
+        "parallel.fsdp.shard_size=2", "parallel.fsdp.prefetch=2", "parallel.fsdp.unit=sublayer",
+        "parallel.sequence_parallel=off", "parallel.context.algorithm=ulysses"}) {
     EXPECT_EQ(all.count(setting), 1u) << setting;
   }
 }
@@ -118,6 +119,48 @@ TEST(PlanSettings, MakeARefusedMeshPossible) {
   const auto possible = improve(recipe, layout, std::nullopt, choices_of(recipe, layout, request.hosts), request);
   ASSERT_TRUE(possible);
   EXPECT_NE(std::ranges::find(possible->settings, "train.micro_batch=8"), possible->settings.end());
+}
+
+TEST(PlanSettings, OffloadTakesTheTimeOfItsCopiesAndUpdates) {
+  const Recipe recipe = recipe_with({"parallel.fsdp.mode=full_shard", "train.micro_batch=1"});
+  const MeshLayout layout = layout_of(2, 1, 1);
+  const MeshForecast without = forecast_mesh(recipe, layout, {}, request_for(2, 2));
+  const auto with = [&](const HostRates& host) {
+    ForecastRequest request = request_for(2, 2);
+    Machine machine = *request.machine;
+    machine.host = host;
+    request.machine = std::make_shared<const Machine>(machine);
+    return forecast_mesh(recipe, layout, {"parallel.fsdp.offload={to: host}"}, request);
+  };
+  const MeshForecast free = with({}), slow = with({.to_gpu = 1e8, .to_host = 1e8, .update = 1e8});
+  const MeshForecast slow_updates = with({.to_gpu = 1e18, .to_host = 1e18, .update = 1e8});
+  const OffloadForecast& offload = slow.forecast.step.offload;
+  EXPECT_GT(offload.to_device, offload.to_host) << "parameters travel for each pass";
+  EXPECT_NEAR(slow.forecast.step.time->copies, static_cast<double>(offload.copied()) / 1e8, 1e-6);
+  EXPECT_EQ(free.forecast.step.time->copies, 0);
+  EXPECT_EQ(without.forecast.step.time->copies, 0);
+  EXPECT_GT(slow.seconds(), free.seconds() + static_cast<double>(offload.to_device) / 1e8 / 2);
+  EXPECT_GT(slow_updates.forecast.step.time->optimizer, 10 * without.forecast.step.time->optimizer);
+  EXPECT_LT(slow.memory(), without.memory());
+}
+
+TEST(PlanSettings, OffloadIsTakenWhereNothingElseFits) {
+  const Recipe recipe = recipe_with({"train.micro_batch=1", "train.activation_checkpointing.mode=full"});
+  ForecastRequest request = request_for(1, 1);
+  request.scope = SearchScope::All;
+  const std::string offload = "parallel.fsdp.offload={to: host}";
+  const auto found = [&] {
+    const MeshForecast best = search_meshes(recipe, request).meshes.at(0);
+    EXPECT_TRUE(best.fits);
+    return std::ranges::find(best.settings, offload) != best.settings.end();
+  };
+  EXPECT_FALSE(found());
+  const int64_t state = forecast_mesh(recipe, layout_of(1, 1, 1), {}, request).memory();
+  const int64_t offloaded =
+      forecast_mesh(recipe, layout_of(1, 1, 1), {"parallel.fsdp.mode=full_shard", offload}, request).memory();
+  ASSERT_LT(offloaded, state);
+  request.memory = offloaded + kGpuRuntimeBytes;
+  EXPECT_TRUE(found());
 }
 
 TEST(PlanSettings, TheLargestSequenceFitsAndTheNextDoesNot) {

@@ -63,6 +63,52 @@ TEST(TimeForecast, CollectivesThatNeedTheProcessorHoldUpComputing) {
   EXPECT_DOUBLE_EQ(time_of(timeline, machine).total(), 13);
 }
 
+CopyCall copy(double seconds, CopyDirection direction, std::optional<size_t> after = {}) {
+  return {.direction = direction, .bytes = seconds, .after = after};
+}
+
+/// A slow machine whose copies take a second for a byte to the GPU, and half of one back.
+Machine offloading_machine() {
+  Machine machine = slow_machine();
+  machine.host = {.to_gpu = 1, .to_host = 2, .update = 4};
+  return machine;
+}
+
+TEST(TimeForecast, ComputingHidesCopiesThatItDoesNotWaitFor) {
+  const Timeline timeline{{copy(3, CopyDirection::ToDevice), product(2), CopyWait{0}, product(4)}, {}};
+  const TimeForecast time = time_of(timeline, offloading_machine());
+  EXPECT_DOUBLE_EQ(time.copies, 3);
+  EXPECT_DOUBLE_EQ(time.exposed_copies, 1);
+  EXPECT_DOUBLE_EQ(time.total(), 7);
+  EXPECT_DOUBLE_EQ(time_of(timeline, slow_machine()).total(), 6) << "a rate that is not known takes no time";
+}
+
+TEST(TimeForecast, CopiesInBothDirectionsRunAtOnce) {
+  const Timeline both{{copy(4, CopyDirection::ToDevice), copy(4, CopyDirection::ToHost)}, {}};
+  EXPECT_DOUBLE_EQ(time_of(both, offloading_machine()).total(), 4);
+  const Timeline one{{copy(4, CopyDirection::ToDevice), copy(4, CopyDirection::ToDevice)}, {}};
+  EXPECT_DOUBLE_EQ(time_of(one, offloading_machine()).total(), 8) << "they share the bus";
+  const Timeline stream{{copy(4, CopyDirection::ToDevice), copy(4, CopyDirection::ToHost, 0)}, {}};
+  EXPECT_DOUBLE_EQ(time_of(stream, offloading_machine()).total(), 6) << "a stream has an order";
+}
+
+TEST(TimeForecast, AGatherFollowsTheCopyOfItsShard) {
+  CollectiveCall gather = collective(3, 0, "dp");
+  gather.after_copy = 0;
+  const Timeline timeline{{copy(2, CopyDirection::ToDevice), gather, CollectiveWait{0}}, {}};
+  EXPECT_DOUBLE_EQ(time_of(timeline, offloading_machine()).total(), 5);
+}
+
+TEST(TimeForecast, TheHostUpdatesAtItsOwnRate) {
+  OperatorCall update;
+  update.part = TimelinePart::HostUpdate;
+  update.bytes = 12;
+  const Timeline timeline{{update, copy(1, CopyDirection::ToDevice)}, {}};
+  const TimeForecast time = time_of(timeline, offloading_machine());
+  EXPECT_DOUBLE_EQ(time.optimizer, 3);
+  EXPECT_DOUBLE_EQ(time.total(), 4);
+}
+
 TEST(TimeForecast, EachCollectiveThatIsWaitedForCostsAWait) {
   Machine machine = slow_machine();
   machine.wait_seconds = 0.5;

@@ -6,6 +6,7 @@
 #include "context_parallel/host_attention.h"
 #include "mesh/backends/dry_run.h"
 #include "mesh/device/aten.h"
+#include "mesh/device/copy_stream.h"
 #include "mesh/group.h"
 
 namespace meshtrain {
@@ -110,6 +111,42 @@ TEST(TimelineRecorder, KeepsCollectivesAndTheirWaitsInOrder) {
   EXPECT_EQ(std::get<CollectiveWait>(timeline.events[2]).collective, 1u);
   EXPECT_TRUE(std::holds_alternative<OperatorCall>(timeline.events[3]));
   EXPECT_EQ(std::get<CollectiveWait>(timeline.events[4]).collective, 0u);
+}
+
+TEST(TimelineRecorder, KeepsCopiesTheirOrderAndTheirWaits) {
+  TimelineRecorder recorder(false);
+  const Group world(recorder.watch(dry_run_backend(1, 4)), "world", {0, 1, 2, 3}, "rank 1");
+  CopyStream stream(at::kMeta), other(at::kMeta);
+  const at::Tensor device = meta({16}), host = meta({16});
+  at::Tensor full = meta({64});
+  stream.copy(device, host, CopyDirection::ToDevice);
+  const StreamMark early = stream.mark();
+  recorder.restart();
+  stream.copy(device, host, CopyDirection::ToDevice);
+  const StreamMark first = stream.mark();
+  other.copy(host, device, CopyDirection::ToHost);
+  stream.copy(host, device, CopyDirection::ToHost);
+  stream.then([&] { world.all_gather(full, device); });
+  world.all_gather(full, device);
+  early.wait();
+  first.wait();
+  const Timeline timeline = recorder.take();
+  ASSERT_EQ(timeline.events.size(), 6u) << "a copy is no operator, and what was before the step does not count";
+  const std::vector<CopyCall> copies = events_of<CopyCall>(timeline);
+  ASSERT_EQ(copies.size(), 3u);
+  EXPECT_EQ(copies[0].direction, CopyDirection::ToDevice);
+  EXPECT_EQ(copies[0].bytes, 64);
+  EXPECT_EQ(copies[0].after, std::nullopt);
+  EXPECT_EQ(copies[1].direction, CopyDirection::ToHost);
+  EXPECT_EQ(copies[1].after, std::nullopt);
+  EXPECT_EQ(copies[2].after, 0u);
+  const std::vector<CollectiveCall> gathers = events_of<CollectiveCall>(timeline);
+  ASSERT_EQ(gathers.size(), 2u);
+  EXPECT_EQ(gathers[0].after_copy, 2u);
+  EXPECT_EQ(gathers[1].after_copy, std::nullopt);
+  EXPECT_EQ(std::get<CopyWait>(timeline.events[5]).copy, 0u);
+  EXPECT_EQ(stream.bytes().to_device, 128);
+  EXPECT_EQ(stream.bytes().to_host, 64);
 }
 
 TEST(TimelineRecorder, TellsShapesApartBySignature) {

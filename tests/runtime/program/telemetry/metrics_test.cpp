@@ -52,6 +52,18 @@ TEST(Metrics, OfAnEvaluationAreInItsStepsLine) {
   EXPECT_EQ(lines[1]["eval_seconds"], 0.5);
 }
 
+TEST(Metrics, HaveCopiesInEachDirectionWhereShardsAreOffloaded) {
+  const ScratchFolder folder;
+  MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
+  StepMetrics step{1, 2.5};
+  metrics.append(step);
+  step.copies = CopyMetrics{300, 100};
+  metrics.append(step);
+  const auto lines = lines_of(folder.path() / "metrics.jsonl");
+  EXPECT_FALSE(lines[0].contains("copied_bytes"));
+  EXPECT_EQ(lines[1]["copied_bytes"], (nlohmann::json{{"to_device", 300}, {"to_host", 100}}));
+}
+
 TEST(Metrics, SayOfEachStepWhetherItWasSkippedWhereThatMayBe) {
   const ScratchFolder folder;
   const std::filesystem::path file = folder.path() / "metrics.jsonl";
