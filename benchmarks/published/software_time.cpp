@@ -79,6 +79,8 @@ class Translator {
   }
 
   void operator()(const CollectiveWait& wait) { to_.events.emplace_back(wait); }
+  void operator()(const CopyCall& call) { to_.events.emplace_back(call); }
+  void operator()(const CopyWait& wait) { to_.events.emplace_back(wait); }
 
   Timeline take() { return std::move(to_); }
 

@@ -89,14 +89,16 @@ class OffloadedActivations : public TrainProgram {
   }
 };
 
-// LibTorch's allocator rounds each tensor up to 512 bytes.
-TEST_F(OffloadedActivations, MemoryOfTheDeviceIsThatOfThePlan) {
+// The plan counts neither the memory of libraries nor what LibTorch's allocator adds to a tensor's bytes: both are the
+// same with and without offload.
+TEST_F(OffloadedActivations, MemoryLeavesTheDeviceAsPlanned) {
   const nlohmann::json without = forecast({}), with = forecast({kOffload});
-  const auto bytes = [](const nlohmann::json& of, const char* which) {
-    return of.at(which).at("memory_bytes").get<double>();
+  const auto saved = [&](const char* which) {
+    const auto bytes = [&](const nlohmann::json& of) { return of.at(which).at("memory_bytes").get<int64_t>(); };
+    return bytes(without) - bytes(with);
   };
-  EXPECT_NEAR(bytes(with, "measured"), bytes(with, "planned"), 0.01 * bytes(without, "planned"));
-  EXPECT_LT(bytes(with, "measured"), bytes(without, "measured"));
+  EXPECT_EQ(saved("measured"), saved("planned"));
+  EXPECT_GT(saved("measured"), 900'000);
   const nlohmann::json& offload = with.at("planned").at("offload");
   EXPECT_GT(offload.at("host_activations_bytes"), 0);
   EXPECT_GT(offload.at("copied_activations_bytes"), offload.at("host_activations_bytes"));

@@ -25,7 +25,7 @@ bool saves_for_export(const Recipe& recipe) {
 }
 
 /// Returns a function that returns the bytes copied so far; null when nothing is offloaded.
-std::function<CopiedBytes()> copies_of(const TransformerTrainer& trainer) {
+std::function<CopiedBytes()> copies_of(TransformerTrainer& trainer) {
   const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
   if (!trainer.fsdp().is_offloaded() && activations == nullptr) return {};
   return [&trainer, activations] {
