@@ -129,7 +129,7 @@ TEST_F(Evaluate, AnAdapterHasTheLossThatPeftComputes) {
   }
   train_one();
   const Ending ending = run_meshtrain({"evaluate", path("run"), "--adapter", (adapters / "folders/llama").string()});
-  EXPECT_EQ(ending.status, 1);
+  EXPECT_EQ(ending.status, 2);
   EXPECT_TRUE(has(ending.err, "is a checkpoint, which has its own adapters or none: give the folder of the base"))
       << ending.err;
 }

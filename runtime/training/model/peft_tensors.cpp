@@ -45,8 +45,9 @@ std::vector<PeftModule> peft_modules(const ModelShape& shape) {
 }
 
 std::vector<std::string> base_parameters_of_peft(const std::filesystem::path& folder) {
+  const SafetensorsFile file(folder / kPeftWeights);
   std::vector<std::string> names;
-  for (const TensorEntry& entry : SafetensorsFile(folder / kPeftWeights).entries()) {
+  for (const TensorEntry& entry : file.entries()) {
     if (entry.name.find(".lora_") == std::string::npos) names.push_back(without_prefix(entry.name));
   }
   return names;
