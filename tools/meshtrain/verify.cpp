@@ -6,6 +6,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/progress.h"
+#include "runtime/program/against/against.h"
 #include "runtime/program/launch/connect.h"
 #include "runtime/program/verify/verify.h"
 #include "tools/meshtrain/commands.h"
@@ -19,6 +20,7 @@ struct VerifyArguments {
   RecipeArguments recipe;
   VerifyOptions options;
   std::string fault;
+  std::filesystem::path against;  // a folder of tools/dump_step.py
 };
 
 void read_fault(const std::string& fault, VerifyOptions& options) {
@@ -62,8 +64,19 @@ int verify_all(VerifyArguments arguments, const Group& world) {
   return different.empty() ? 0 : 1;
 }
 
+int verify_step(const VerifyArguments& arguments, const Group& world) {
+  if (!arguments.recipes.empty())
+    throw InputError("--against: the folder has the model and the step; leave the recipes out");
+  if (world.size() > 1) throw InputError("--against: one rank computes the step; start meshtrain without mpirun");
+  const std::string& precision = arguments.options.precision;
+  if (precision != "fp64" && precision != "fp32") throw InputError("--against: one rank computes in fp64 or fp32");
+  return verify_against(arguments.against, {precision, arguments.options.every_parameter}, print_text) ? 0 : 1;
+}
+
 int verify_on_ranks(const VerifyArguments& arguments) {
   const Group world = connect_world();
+  if (!arguments.against.empty()) return run_on_all_ranks(world, [&] { return verify_step(arguments, world); });
+  if (arguments.recipes.empty()) throw InputError("verify: give a recipe, or --against FOLDER");
   return run_on_all_ranks(world, [&] { return verify_all(arguments, world); });
 }
 
@@ -78,8 +91,13 @@ void add_verify_command(CLI::App& app, int& status) {
       "mesh and on one rank from the same seed and data; loss, gradient norm, every gradient and every updated weight\n"
       "are compared. Exit status: 0 equal, 1 different, 2 the input is wrong.\n\n"
       "  mpirun -n 8 meshtrain verify recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"
-      "  mpirun -n 4 meshtrain verify recipes/hf_3d/a_dp2_tp2.yaml recipes/hf_3d/e_cp4.yaml --shrink");
-  command->add_option("recipes", arguments->recipes, "Recipes, YAML files")->required()->type_name("RECIPE...");
+      "  mpirun -n 4 meshtrain verify recipes/hf_3d/a_dp2_tp2.yaml recipes/hf_3d/e_cp4.yaml --shrink\n"
+      "  meshtrain verify --against STEP      a step of another program, against one rank (docs/against.md)");
+  command->add_option("recipes", arguments->recipes, "Recipes, YAML files")->type_name("RECIPE...");
+  command
+      ->add_option("--against", arguments->against,
+                   "Compare a step of another program, which tools/dump_step.py wrote to this folder, with one rank")
+      ->type_name("FOLDER");
   add_recipe_options(*command, arguments->recipe);
   command->add_flag("--shrink", options.shrink,
                     "Compare a small model that the mesh cuts in the same way: heads, KV heads, feed-forward and "

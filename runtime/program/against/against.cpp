@@ -1,0 +1,166 @@
+#include "runtime/program/against/against.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
+#include "runtime/program/against/explain.h"
+#include "runtime/program/against/explain_update.h"
+
+namespace meshtrain {
+namespace {
+
+std::string row(const std::string& what, double theirs, double own, double difference, double bound,
+                const std::string& name = "") {
+  char text[512];
+  std::snprintf(text, sizeof text, "  %-21s %14.9g %14.9g  %9.1e  %9.1e  %s\n", what.c_str(), theirs, own, difference,
+                bound, name.c_str());
+  std::string line = text;
+  line.erase(line.find_last_not_of(" \n") + 1);
+  return line + "\n";
+}
+
+std::string describe(const StepDump& dump, const OwnStep& own) {
+  std::string mesh;
+  for (const auto& [axis, size] : dump.mesh()) mesh += (mesh.empty() ? "" : ",") + axis + "=" + std::to_string(size);
+  const ModelShape& shape = dump.shape();
+  return dump.folder().string() + ": a step on " + mesh + " against one rank\n  model      " +
+         counted(shape.num_hidden_layers, "layer") + " of hidden size " + std::to_string(shape.hidden_size) +
+         ", vocabulary " + std::to_string(shape.vocab_size) + "\n  step       " +
+         counted(dump.inputs().size(0), "sample") + " of " + std::to_string(dump.inputs().size(1)) + " tokens in " +
+         counted(own.parts.size(), "part") + ", " + counted(own.num_counted(), "label") + " that count; " +
+         dump.optimizer() + "\n\n";
+}
+
+/// Returns the distances of a step in the precision of halves, for a program whose differences fp32 does not explain.
+std::map<std::string, double> distances_of_halves(const StepDump& dump, const OwnStep& own) {
+  const bool weights = dump.weight_dtype() == at::kBFloat16;
+  return distances(own, compute_step(dump, dump.labels(), weights ? "bf16" : "bf16_mixed", /*apart=*/false));
+}
+
+bool all_equal(const std::vector<GradientFacts>& facts) {
+  return std::ranges::all_of(facts, [](const GradientFacts& fact) { return fact.equal(); });
+}
+
+/// Returns true when explain_gradients() has found what the program's gradients are.
+bool is_explained(const std::vector<GradientFacts>& facts) {
+  return std::ranges::all_of(facts, [](const GradientFacts& fact) {
+    return fact.equal() || fact.missing || fact.is_multiple() || fact.is_of_parts();
+  });
+}
+
+/// Explains gradients by other labels than the dump's; empty when they do not.
+std::vector<Finding> explain_by_labels(const StepDump& dump, const OwnStep& own, const std::string& precision,
+                                       const std::map<std::string, double>& rounding) {
+  at::Tensor labels = at::full_like(dump.labels(), -100);
+  const int64_t length = labels.size(1);
+  if (length < 2) return {};
+  labels.narrow(1, 0, length - 1).copy_(dump.labels().narrow(1, 1, length - 1));
+  if (labels.max().item<int64_t>() < 0) return {};
+  const OwnStep shifted = compute_step(dump, labels, precision, /*apart=*/true);
+  std::vector<GradientFacts> facts = gradient_facts(dump, shifted, rounding);
+  double least = facts.front().factor, most = least;
+  for (const GradientFacts& fact : facts) {
+    if (!fact.is_multiple()) return {};
+    least = std::min(least, fact.factor), most = std::max(most, fact.factor);
+  }
+  if (most - least > 0.05 * most) return {};
+  return {{"labels: shifted twice, so that each token predicts the one after the next",
+           "with such labels every gradient is that of one rank, and the loss is " + std::to_string(shifted.loss()) +
+               " (here " + std::to_string(own.loss()) + ")"}};
+}
+
+std::string table(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts>& facts,
+                  const UpdateComparison& updates, double loss_bound, bool every) {
+  const double loss = own.loss();
+  double squares = 0;
+  std::map<std::string, double> lengths;
+  for (const std::string& name : own.names) {
+    lengths[name] = at::linalg_vector_norm(own.gradient(name)).item<double>();
+    squares += lengths[name] * lengths[name];
+  }
+  const double norm = std::sqrt(squares);
+  std::string text = "                           the program       one rank  difference      bound\n" +
+                     row("loss", dump.loss(), loss, std::abs(dump.loss() - loss) / std::abs(loss), loss_bound);
+  if (dump.grad_norm())
+    text += row("gradient norm", *dump.grad_norm(), norm, std::abs(*dump.grad_norm() - norm) / norm, loss_bound);
+  const auto add = [&](const std::string& what, const GradientFacts& fact) {
+    const at::Tensor theirs = dump.gradient(fact.name, own.shapes.at(fact.name));
+    text += row(what, theirs.defined() ? at::linalg_vector_norm(theirs).item<double>() : 0, lengths.at(fact.name),
+                fact.missing ? 1 : fact.difference, fact.bound, fact.name + (fact.missing ? " (none)" : ""));
+  };
+  if (every) {
+    for (const GradientFacts& fact : facts) add("gradient", fact);
+  } else {
+    add("worst gradient", *std::ranges::max_element(facts, {}, [](const GradientFacts& fact) {
+          return fact.missing ? 1 : fact.difference / fact.bound;
+        }));
+  }
+  if (updates.facts.empty()) return text;
+  const auto add_update = [&](const std::string& what, const UpdateFacts& fact) {
+    text += row(what, fact.moved, fact.expected, fact.difference, fact.bound, fact.name);
+  };
+  if (every) {
+    for (const UpdateFacts& fact : updates.facts) add_update("weight update", fact);
+  } else {
+    add_update("worst weight update", *std::ranges::max_element(updates.facts, {}, [](const UpdateFacts& fact) {
+                 return fact.difference / fact.bound;
+               }));
+  }
+  return text;
+}
+
+}  // namespace
+
+bool verify_against(const std::filesystem::path& folder, const AgainstOptions& options,
+                    const std::function<void(const std::string&)>& print) {
+  const StepDump dump(folder);
+  const OwnStep own = compute_step(dump, dump.labels(), options.precision, /*apart=*/true);
+  print(describe(dump, own));
+  std::map<std::string, double> rounding;
+  std::vector<GradientFacts> facts = gradient_facts(dump, own, rounding);
+  if (!all_equal(facts)) {
+    // An explanation that holds in fp32 is exact; only without one may halves explain the differences.
+    explain_gradients(dump, own, facts);
+    if (!is_explained(facts)) {
+      rounding = distances_of_halves(dump, own);
+      facts = gradient_facts(dump, own, rounding);
+      explain_gradients(dump, own, facts);
+      if (!is_explained(facts)) {
+        rounding.clear();
+        facts = gradient_facts(dump, own, rounding);
+      }
+    }
+  }
+  const bool halves = !rounding.empty();
+  const double bound = halves ? 0.005 : 1e-4;
+  const UpdateComparison updates = compare_updates(dump, own);
+  std::vector<Finding> findings = explain_gradients(dump, own, facts);
+  if (!findings.empty()) {
+    if (auto by_labels = explain_by_labels(dump, own, options.precision, rounding); !by_labels.empty())
+      findings = std::move(by_labels);
+  }
+  for (std::vector<Finding> more :
+       {explain_loss(dump, own, bound), explain_norm(dump, own, bound), explain_updates(updates, dump)}) {
+    findings.insert(findings.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  }
+  print(table(dump, own, facts, updates, bound, options.every_parameter));
+  if (!updates.not_compared.empty()) print("updates are not compared: " + updates.not_compared + "\n");
+  if (findings.empty()) {
+    double most = 0;
+    for (const GradientFacts& fact : facts) most = std::max(most, fact.difference / fact.bound);
+    char share[16];
+    std::snprintf(share, sizeof share, "%.2g", most);
+    print((halves ? std::string("equal within the rounding of bf16") : std::string("equal")) +
+          ": the worst gradient has " + share + " of its bound\n");
+    return true;
+  }
+  print("DIFFERENT:\n");
+  for (const Finding& finding : findings) print("  " + finding.what + "\n      " + finding.evidence + "\n");
+  return false;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,347 @@
+#include "runtime/program/against/explain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <set>
+
+#include "mesh/base/size_text.h"
+#include "mesh/device/aten.h"
+#include "runtime/training/model/folder_tensors.h"
+
+namespace meshtrain {
+namespace {
+
+std::string text_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.5g", value);
+  return text;
+}
+
+bool near(double a, double b, double tolerance) {
+  return std::abs(a - b) <= tolerance * std::max(std::abs(a), std::abs(b));
+}
+
+/// The ranks and micro-batches of a step.
+struct Division {
+  explicit Division(const OwnStep& own) {
+    for (const StepPart& part : own.parts) {
+      ranks.insert(part.rank);
+      last = std::max(last, part.micro_batch);
+      by_rank[part.rank] += static_cast<double>(part.num_counted);
+      by_micro_batch[part.micro_batch] += static_cast<double>(part.num_counted);
+    }
+    num_micro_batches = static_cast<int64_t>(by_micro_batch.size());
+    num_ranks = static_cast<int64_t>(ranks.size());
+  }
+
+  std::set<int64_t> ranks;
+  int64_t num_ranks, num_micro_batches, last = 0;
+  std::map<int64_t, double> by_rank, by_micro_batch;  // counted labels
+};
+
+/// Says what the factor of something is that belongs once: "summed over dp=2 ...".
+std::string describe_factor(double factor, const StepDump& dump, const OwnStep& own, double tolerance) {
+  std::vector<std::pair<std::string, double>> numbers;
+  for (const auto& [axis, size] : dump.mesh()) {
+    if (size > 1) numbers.emplace_back(axis + "=" + std::to_string(size), static_cast<double>(size));
+  }
+  const Division division(own);
+  if (division.num_micro_batches > 1) {
+    numbers.emplace_back(std::to_string(division.num_micro_batches) + " micro-batches",
+                         static_cast<double>(division.num_micro_batches));
+  }
+  const size_t singles = numbers.size();
+  for (size_t i = 0; i < singles; ++i) {
+    for (size_t j = i + 1; j < singles; ++j) {
+      numbers.emplace_back(numbers[i].first + " and " + numbers[j].first, numbers[i].second * numbers[j].second);
+    }
+  }
+  std::string found;
+  for (const auto& [name, size] : numbers) {
+    std::string one;
+    if (near(factor, size, tolerance)) one = "summed over " + name + ", where the mean belongs, or summed twice";
+    if (near(factor, 1 / size, tolerance)) one = "divided once too often by " + name + ", or not summed over that";
+    if (near(factor, size * size, tolerance) && size > 1) one = "summed twice over " + name;
+    if (!one.empty()) found += (found.empty() ? "" : "; or ") + one;
+  }
+  const double all = static_cast<double>(dump.labels().numel()), counted = static_cast<double>(own.num_counted());
+  const double per_sample = static_cast<double>(dump.labels().size(0)) / counted;
+  if (found.empty() && near(factor, counted / all, tolerance)) found = "divided by all tokens, not by those that count";
+  if (found.empty() && near(factor, counted, tolerance)) found = "a sum over tokens, not a mean";
+  if (found.empty() && near(factor, 1 / per_sample, tolerance)) found = "divided by samples, not by tokens";
+  return found.empty() ? "the factor is no number of ranks, micro-batches or tokens of this step" : found;
+}
+
+/// A way to add up parts, and the weight that it gives to each.
+struct Way {
+  std::string text;
+  std::vector<double> weights;
+};
+
+std::vector<Way> ways(const OwnStep& own) {
+  const Division division(own);
+  const auto all = static_cast<double>(own.num_counted());
+  std::vector<Way> result;
+  const auto add = [&](const std::string& text, const std::function<double(const StepPart&)>& weight) {
+    Way& way = result.emplace_back(Way{text, {}});
+    for (const StepPart& part : own.parts) way.weights.push_back(weight(part));
+  };
+  const auto counted = [](const StepPart& part) { return static_cast<double>(part.num_counted); };
+  add("", [](const StepPart&) { return 1.0; });
+  if (division.num_ranks > 1) {
+    add("the mean of the ranks' means: ranks count equally, whatever number of labels they have",
+        [&](const StepPart& part) {
+          return all / (static_cast<double>(division.num_ranks) * division.by_rank.at(part.rank));
+        });
+  }
+  if (division.num_micro_batches > 1) {
+    add("the mean of the micro-batches' means: micro-batches count equally, whatever number of labels they have",
+        [&](const StepPart& part) { return all / (static_cast<double>(own.parts.size()) * counted(part)); });
+  }
+  for (const int64_t rank : division.ranks) {
+    if (division.num_ranks == 1) break;
+    const std::string text = "rank " + std::to_string(rank) + "'s samples alone: the sum over data ranks is missing";
+    add(text, [&](const StepPart& part) { return part.rank == rank ? all / division.by_rank.at(rank) : 0.0; });
+    if (division.num_micro_batches == 1) continue;
+    add(text, [&](const StepPart& part) {
+      return part.rank == rank ? all / (counted(part) * static_cast<double>(division.num_micro_batches)) : 0.0;
+    });
+  }
+  for (const auto& [text, micro_batch] : {std::pair{"the last micro-batch alone: the others are lost", division.last},
+                                          {"the first micro-batch alone: the others are lost", int64_t{0}}}) {
+    if (division.num_micro_batches == 1) break;
+    const double of_micro_batch = division.by_micro_batch.at(micro_batch);
+    add(text, [&, micro = micro_batch](const StepPart& part) {
+      return part.micro_batch == micro ? all / of_micro_batch : 0.0;
+    });
+    add(text, [&, micro = micro_batch](const StepPart& part) {
+      return part.micro_batch == micro ? all / (counted(part) * static_cast<double>(division.num_ranks)) : 0.0;
+    });
+  }
+  return result;
+}
+
+std::string list(const std::vector<double>& numbers) {
+  std::string text;
+  for (const double number : numbers) text += (text.empty() ? "" : ", ") + text_of(number);
+  return text;
+}
+
+/// Explains weights of parts; empty when no way has them.
+std::string describe_weights(const PartFit& fit, const StepDump& dump, const OwnStep& own) {
+  for (const bool with_factor : {false, true}) {
+    for (const Way& way : ways(own)) {
+      double product = 0, square = 0, largest = 0;
+      for (size_t k = 0; k < way.weights.size(); ++k) {
+        product += way.weights[k] * fit.weights[k];
+        square += way.weights[k] * way.weights[k];
+        largest = std::max(largest, std::abs(fit.weights[k]));
+      }
+      const double factor = with_factor ? product / square : 1;
+      bool matches = true;
+      for (size_t k = 0; k < way.weights.size(); ++k) {
+        matches = matches && std::abs(fit.weights[k] - factor * way.weights[k]) <= fit.tolerance * largest;
+      }
+      if (!matches) continue;
+      if (way.text.empty()) return describe_factor(factor, dump, own, fit.tolerance);
+      if (!with_factor) return way.text;
+      return way.text + "; and " + text_of(factor) + " times: " + describe_factor(factor, dump, own, fit.tolerance);
+    }
+  }
+  return "";
+}
+
+/// Says which kind of parameters `some` are, among those of the model.
+std::string describe_kind(const std::vector<const GradientFacts*>& some, const std::vector<GradientFacts>& all,
+                          const StepDump& dump) {
+  const bool tied = dump.shape().tie_word_embeddings;
+  const std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> kinds = {
+      {tied ? "the embedding, which is the head too" : "the embedding",
+       [](const std::string& name) { return name == kEmbedding; }},
+      {"the head", [](const std::string& name) { return name == kHead; }},
+      {"norms", [](const std::string& name) { return name.find("norm") != std::string::npos; }},
+      {"biases", [](const std::string& name) { return name.ends_with(".bias"); }},
+      {"row-parallel layers (o_proj, down_proj)",
+       [](const std::string& name) { return name.ends_with(".o_proj.weight") || name.ends_with(".down_proj.weight"); }},
+      {"column-parallel layers (q, k, v, gate, up)", [](const std::string& name) {
+         return name.ends_with("_proj.weight") && !name.ends_with(".o_proj.weight") &&
+                !name.ends_with(".down_proj.weight");
+       }}};
+  std::string text;
+  std::set<std::string> named;
+  for (const auto& [kind, has] : kinds) {
+    int64_t wrong = 0, total = 0;
+    for (const GradientFacts& fact : all) total += has(fact.name);
+    for (const GradientFacts* fact : some) wrong += has(fact->name);
+    if (wrong == 0) continue;
+    for (const GradientFacts* fact : some) {
+      if (has(fact->name)) named.insert(fact->name);
+    }
+    text += (text.empty() ? "" : ", ") +
+            (wrong == total ? kind : std::to_string(wrong) + " of " + std::to_string(total) + " " + kind);
+  }
+  const size_t others = some.size() - named.size();
+  if (others > 0) text += (text.empty() ? "" : ", ") + counted(others, "other parameter");
+  return text;
+}
+
+std::string worst(const std::vector<const GradientFacts*>& some, double GradientFacts::*by) {
+  const GradientFacts* most = some.front();
+  for (const GradientFacts* fact : some) most = fact->*by > most->*by ? fact : most;
+  char length[32];
+  std::snprintf(length, sizeof length, "%.2g", most->*by);
+  return length + std::string(" of its length at most (") + most->name + ")";
+}
+
+/// Explains parameters that differ together. `of`: "gradients", or the gradients of some.
+Finding explain_together(const std::string& of, const StepDump& dump, const OwnStep& own,
+                         const std::vector<GradientFacts*>& some) {
+  const std::vector<const GradientFacts*> facts(some.begin(), some.end());
+  double least = some.front()->factor, most = least;
+  for (const GradientFacts* fact : some) least = std::min(least, fact->factor), most = std::max(most, fact->factor);
+  const bool multiple = std::ranges::all_of(some, [](const GradientFacts* fact) { return fact->is_multiple(); });
+  const double tolerance = facts.front()->bound > 1e-3 ? 0.05 : 2e-3;
+  if (multiple && near(least, most, tolerance)) {
+    return {of + ": " + describe_factor((least + most) / 2, dump, own, tolerance),
+            "each is " + text_of(least) + " to " + text_of(most) +
+                " times that of one rank, and but for that differs by " + worst(facts, &GradientFacts::beyond_factor)};
+  }
+  if (own.parts.size() > 1) {
+    const PartFit fit = fit_parts(dump, own, some);
+    if (std::ranges::all_of(some, [](const GradientFacts* fact) { return fact->is_of_parts(); })) {
+      const std::string way = describe_weights(fit, dump, own);
+      return {of + ": " + (way.empty() ? "the parts of the batch have other weights than their labels" : way),
+              "the weights of the parts (ranks, then micro-batches), 1 where right, are " + list(fit.weights) +
+                  ", and but for them gradients differ by " + worst(facts, &GradientFacts::beyond_parts)};
+    }
+  }
+  return {"", ""};
+}
+
+}  // namespace
+
+std::vector<Finding> explain_gradients(const StepDump& dump, const OwnStep& own, std::vector<GradientFacts>& facts) {
+  std::vector<GradientFacts*> wrong;
+  std::vector<const GradientFacts*> missing, different;
+  for (GradientFacts& fact : facts) {
+    if (fact.missing) {
+      missing.push_back(&fact);
+    } else if (!fact.equal()) {
+      wrong.push_back(&fact);
+      different.push_back(&fact);
+    }
+  }
+  std::vector<Finding> findings;
+  if (!missing.empty()) {
+    findings.push_back({"no gradients: " + describe_kind(missing, facts, dump),
+                        counted(missing.size(), "parameter") + " of " + std::to_string(facts.size()) +
+                            ": frozen, or not used in the forward"});
+  }
+  if (wrong.empty()) return findings;
+  const size_t compared = facts.size() - missing.size();
+  const bool all = wrong.size() == compared;
+  const std::string of = all ? "gradients" : "gradients of " + describe_kind(different, facts, dump);
+  Finding together = explain_together(of, dump, own, wrong);
+  if (!together.what.empty()) {
+    if (!all) together.evidence += "; the other " + std::to_string(compared - wrong.size()) + " are equal";
+    findings.push_back(std::move(together));
+    return findings;
+  }
+  std::string ranks;
+  for (const auto& [axis, size] : dump.mesh()) {
+    if (axis != "dp" && size > 1) ranks += (ranks.empty() ? "" : ", ") + axis + "=" + std::to_string(size);
+  }
+  const std::string numbers = counted(wrong.size(), "gradient") + " of " + std::to_string(compared) + " differ by " +
+                              worst(different, &GradientFacts::difference) +
+                              ", and are neither multiples of one rank's nor sums of parts of the batch";
+  if (all) {
+    findings.push_back({"gradients: the forward or the backward computes something else", numbers});
+  } else {
+    findings.push_back(
+        {of + ": a part is missing" + (ranks.empty() ? "" : ", as when a sum over " + ranks + " is missing"),
+         numbers + "; the other " + std::to_string(compared - wrong.size()) + " are equal"});
+  }
+  return findings;
+}
+
+std::vector<Finding> explain_loss(const StepDump& dump, const OwnStep& own, double bound) {
+  const double loss = own.loss();
+  if (near(dump.loss(), loss, bound)) return {};
+  const std::string evidence = "it reports " + text_of(dump.loss()) + ", one rank has " + text_of(loss);
+  for (const Way& way : ways(own)) {
+    double sum = 0;
+    for (size_t k = 0; k < own.parts.size(); ++k) sum += way.weights[k] * own.parts[k].loss_sum;
+    if (near(dump.loss(), sum / static_cast<double>(own.num_counted()), bound))
+      return {{"loss: " + way.text, evidence}};
+  }
+  const std::string text = describe_factor(dump.loss() / loss, dump, own, std::min(bound, 1e-3));
+  if (!text.starts_with("the factor")) return {{"loss: " + text, evidence}};
+  return {{"loss: another number than that of the counted labels", evidence}};
+}
+
+double gradient_norm_of(const StepDump& dump, const OwnStep& own) {
+  double squares = 0;
+  for (const std::string& name : own.names) {
+    const at::Tensor gradient = dump.gradient(name, own.shapes.at(name));
+    if (gradient.defined()) squares += gradient.square().sum().item<double>();
+  }
+  return std::sqrt(squares);
+}
+
+std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, double bound) {
+  if (!dump.grad_norm()) return {};
+  const double reported = *dump.grad_norm(), norm = gradient_norm_of(dump, own);
+  if (near(reported, norm, bound)) return {};
+  const std::string evidence = "it reports " + text_of(reported) + ", its gradients have " + text_of(norm);
+  const auto squares_of = [&](const std::function<bool(const std::string&)>& has) {
+    double squares = 0;
+    for (const std::string& name : own.names) {
+      const at::Tensor gradient = has(name) ? dump.gradient(name, own.shapes.at(name)) : at::Tensor();
+      if (gradient.defined()) squares += gradient.square().sum().item<double>();
+    }
+    return squares;
+  };
+  const std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> kinds = {
+      {dump.shape().tie_word_embeddings ? "the tied embedding" : "the embedding",
+       [](const std::string& name) { return name == kEmbedding; }},
+      {"the head", [](const std::string& name) { return name == kHead; }},
+      {"the embedding and the head", [](const std::string& name) { return name == kEmbedding || name == kHead; }},
+      {"norms", [](const std::string& name) { return name.find("norm") != std::string::npos; }},
+      {"parameters of one dimension", [&](const std::string& name) { return own.shapes.at(name).size() == 1; }},
+      {"matrices of blocks", [&](const std::string& name) {
+         return own.shapes.at(name).size() == 2 && name != kEmbedding && name != kHead;
+       }}};
+  std::vector<double> sizes;
+  for (const auto& [axis, size] : dump.mesh()) {
+    if (size > 1) sizes.push_back(static_cast<double>(size));
+  }
+  for (const auto& [kind, has] : kinds) {
+    const double some = squares_of(has), rest = norm * norm - some;
+    if (some == 0 || rest <= 0) continue;
+    if (near(reported, std::sqrt(rest), bound)) return {{"norm: lacks " + kind, evidence}};
+    if (near(reported, std::sqrt(rest + 2 * some), bound)) return {{"norm: counts " + kind + " twice", evidence}};
+    for (const double size : sizes) {
+      if (near(reported, std::sqrt(rest + size * some), bound)) {
+        return {{"norm: counts " + kind + " " + text_of(size) + " times, once on each rank", evidence}};
+      }
+    }
+  }
+  for (const auto& [axis, size] : dump.mesh()) {
+    const double root = std::sqrt(static_cast<double>(size));
+    if (size == 1) continue;
+    const std::string name = axis + "=" + std::to_string(size);
+    if (near(reported * root, norm, bound))
+      return {{"norm: of the shard of one of " + name + " ranks, about", evidence}};
+    if (near(reported, norm * root, bound))
+      return {{"norm: squares are summed over " + name + ", whose ranks have the same gradients", evidence}};
+  }
+  const std::string text = describe_factor(reported / norm, dump, own, bound);
+  if (!text.starts_with("the factor")) return {{"norm: " + text, evidence}};
+  if (reported < norm) return {{"norm: of some of the gradients, as of one rank's shards", evidence}};
+  return {{"norm: another number than that of the gradients", evidence}};
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/program/against/gradient_facts.h"
+#include "runtime/program/against/own_step.h"
+#include "runtime/program/against/step_dump.h"
+
+namespace meshtrain {
+
+/// An explanation of what differs, or of what could not be compared.
+struct Finding {
+  std::string what;      ///< one sentence: "gradients: summed over dp=2, where the mean belongs"
+  std::string evidence;  ///< numbers and parameters from which it follows
+};
+
+/// Explains differences of the program's gradients; empty when all are equal.
+std::vector<Finding> explain_gradients(const StepDump& dump, const OwnStep& own, std::vector<GradientFacts>& facts);
+
+/// Explains the reported loss; empty when it is the mean loss of the counted labels, within `bound` relative to it.
+std::vector<Finding> explain_loss(const StepDump& dump, const OwnStep& own, double bound);
+
+/// Explains the reported norm by the program's own gradients; empty when it is their norm, or was not reported.
+std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, double bound);
+
+/// Returns the length of all the program's gradients together.
+double gradient_norm_of(const StepDump& dump, const OwnStep& own);
+
+}  // namespace meshtrain

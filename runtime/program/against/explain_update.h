@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/program/against/explain.h"
+
+namespace meshtrain {
+
+/// How the movement of a parameter, after - before, is related to the one that the optimizer's formula makes of the
+/// program's own gradient.
+struct UpdateFacts {
+  std::string name;
+  double moved = 0, expected = 0;  ///< lengths of the movement, and of the formula's
+  double difference = 0;           ///< length, relative to the formula's movement
+  double bound = 0;                ///< what rounding of the weights explains
+  double unmoved = 0;              ///< share of elements that the formula moves, and that stayed
+  std::vector<double> variants =
+      {};  ///< the difference of each variant of the formula, in the order of update_variants()
+
+  bool equal() const { return difference <= bound; }
+};
+
+/// The comparison of a step's updates.
+struct UpdateComparison {
+  std::string not_compared;             ///< why not; empty: compared
+  std::vector<UpdateFacts> facts = {};  ///< of the parameters that have a gradient
+};
+
+/// Compares the updates with the formula of torch's AdamW, Adam or SGD, for the optimizer's first step.
+UpdateComparison compare_updates(const StepDump& dump, const OwnStep& own);
+
+/// Explains differences; empty when all are equal.
+std::vector<Finding> explain_updates(const UpdateComparison& updates, const StepDump& dump);
+
+}  // namespace meshtrain

@@ -1,0 +1,105 @@
+#include "runtime/program/against/own_step.h"
+
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "mesh/base/error.h"
+#include "mesh/base/progress.h"
+#include "mesh/device/aten.h"
+#include "mesh/device_mesh.h"
+#include "runtime/program/recipe/decisions.h"
+#include "runtime/training/transformer/transformer_trainer.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr size_t kMostParts = 16;
+
+Recipe recipe_of(const StepDump& dump, const std::string& precision) {
+  Recipe recipe;
+  recipe.model.hf = dump.weights();
+  recipe.model.init = "pretrained";
+  recipe.model.shape = dump.shape();
+  recipe.device = "cpu";
+  recipe.train.precision = precision;
+  recipe.train.clip_norm = 0;
+  recipe.train.sequence_length = dump.inputs().size(1);
+  recipe.train.global_batch = 1;
+  recipe.train.micro_batch = 1;
+  recipe.train.steps = 1;
+  recipe.optimizer.learning_rate = 1;
+  return recipe;
+}
+
+/// Returns the samples of each part.
+std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> samples_by_part(const StepDump& dump, bool apart) {
+  std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> parts;
+  for (int64_t i = 0; i < dump.inputs().size(0); ++i) {
+    const auto index = static_cast<size_t>(i);
+    const std::pair<int64_t, int64_t> part(dump.ranks()[index], dump.micro_batches()[index]);
+    parts[apart ? part : std::pair<int64_t, int64_t>()].push_back(i);
+  }
+  return parts;
+}
+
+StepBatch batch_of(const StepDump& dump, const at::Tensor& labels, const std::vector<int64_t>& samples) {
+  StepBatch batch;
+  for (const int64_t sample : samples) {
+    MicroBatch micro{.inputs = dump.inputs()[sample].contiguous(), .labels = labels[sample].contiguous()};
+    batch.num_counted += count_labels(micro);
+    batch.micro_batches.push_back(std::move(micro));
+  }
+  return batch;
+}
+
+}  // namespace
+
+int64_t OwnStep::num_counted() const {
+  int64_t sum = 0;
+  for (const StepPart& part : parts) sum += part.num_counted;
+  return sum;
+}
+
+double OwnStep::loss() const {
+  double sum = 0;
+  for (const StepPart& part : parts) sum += part.loss_sum;
+  return sum / static_cast<double>(num_counted());
+}
+
+at::Tensor OwnStep::gradient(const std::string& name) const {
+  at::Tensor sum = at::zeros(shapes.at(name), at::kDouble);
+  for (const StepPart& part : parts) sum.add_(part.gradients.at(name));
+  return sum.div_(static_cast<double>(num_counted()));
+}
+
+OwnStep compute_step(const StepDump& dump, const at::Tensor& labels, const std::string& precision, bool apart) {
+  auto by_part = samples_by_part(dump, apart);
+  if (by_part.size() > kMostParts) by_part = samples_by_part(dump, false);
+  const DeviceMesh alone(MeshLayout::fit({}, training_axes(), 1), Group());
+  TransformerTrainer trainer(resolve(recipe_of(dump, precision), alone.layout()), alone, at::kCPU);
+  OwnStep step;
+  for (const ParameterIndex::Entry& entry : trainer.index().entries()) {
+    step.names.push_back(entry.name);
+    step.shapes[entry.name] = entry.global_shape;
+  }
+  Progress progress("the step on one rank", static_cast<int64_t>(by_part.size()), "parts");
+  for (const auto& [part, samples] : by_part) {
+    const StepBatch batch = batch_of(dump, labels, samples);
+    progress.advance();
+    if (batch.num_counted == 0) continue;
+    const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {});
+    const auto counted = static_cast<double>(batch.num_counted);
+    StepPart own{part.first, part.second, batch.num_counted, outcome.loss.item<double>() * counted};
+    trainer.fsdp().visit_gradients([&](const Parameter& parameter) {
+      const at::Tensor values = parameter.valid();
+      const at::ScalarType dtype = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+      own.gradients[parameter.name] = values.to(dtype, /*non_blocking=*/false, /*copy=*/true).mul_(counted);
+    });
+    step.parts.push_back(std::move(own));
+  }
+  if (step.parts.empty()) throw InputError(dump.folder().string() + ": no label of the step counts");
+  return step;
+}
+
+}  // namespace meshtrain

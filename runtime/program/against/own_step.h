@@ -1,0 +1,40 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/program/against/step_dump.h"
+
+namespace meshtrain {
+
+/// The samples that a data rank of the program computed at once.
+struct StepPart {
+  int64_t rank = 0, micro_batch = 0;
+  int64_t num_counted = 0;  ///< labels that count; not 0
+  double loss_sum = 0;
+  std::map<std::string, at::Tensor> gradients = {};  ///< of loss_sum, by parameter, fp64 or fp32 on the host
+};
+
+/// A step of the dump's model from the dump's weights, computed on one rank.
+struct OwnStep {
+  std::vector<std::string> names;                      ///< of the parameters, in the order of the model
+  std::map<std::string, std::vector<int64_t>> shapes;  ///< of the parameters
+  std::vector<StepPart> parts;                         ///< in the order of ranks, then micro-batches; at least one
+
+  int64_t num_counted() const;
+  /// Returns the mean loss of the counted labels.
+  double loss() const;
+  /// Returns the gradient of the mean loss, fp64.
+  at::Tensor gradient(const std::string& name) const;
+};
+
+/// Computes the step, in `precision` as recipes have it. `labels`: as StepDump::labels(). `apart`: each rank's
+/// micro-batches are a part of their own, up to 16 parts; else all samples are one. Throws InputError when no label
+/// counts. No collective.
+OwnStep compute_step(const StepDump& dump, const at::Tensor& labels, const std::string& precision, bool apart);
+
+}  // namespace meshtrain
