@@ -28,6 +28,7 @@ class BoxOptimizer : public Optimizer {
   BoxOptimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
                const std::vector<std::string>& state_names);
   std::vector<ShardTensor> state() const final;
+  std::vector<StatePager*> pagers() const final;
 
  protected:
   /// Updates one box. `learning_rate`: that of the step; multiply it by box.rule.rate.
@@ -37,15 +38,19 @@ class BoxOptimizer : public Optimizer {
   struct Part {  // one range of one buffer, whose elements share a rule
     const FlatBuffer* buffer;
     at::Tensor values, gradients;
-    std::vector<ShardTensor> state;
+    std::vector<ShardTensor> shard_state;
     std::vector<ParameterBox> boxes;
 
     std::vector<at::Tensor> tensors() const;
+    StatePager::State state() const;
+    /// Returns boxes whose state is in `paged`, tensors like state().
+    std::vector<ParameterBox> boxes_with(const StatePager::State& paged) const;
   };
 
   void update(const UpdateInputs& inputs) final;
 
   std::vector<Part> parts_;
+  std::unique_ptr<StatePager> pager_;
 };
 
 }  // namespace meshtrain
