@@ -145,7 +145,8 @@ TEST(OwnOptimizer, PagesOffloadedStateOnlyAsABoxOptimizer) {
   write_tokens(folder.path());
   const auto copied = [&](const std::string& optimizer) {
     Recipe recipe = own_recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path(), optimizer);
-    recipe.parallel.fsdp.offload = {.to = "host", .parameters = false};
+    recipe.parallel.fsdp.offload.to = "host";
+    recipe.parallel.fsdp.offload.parameters = false;
     const Decisions decisions = resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
     const StepForecast step = simulate(decisions, {.gpus = true}, /*rank=*/0, {1}).front();
     EXPECT_EQ(step.offload.to_device, step.offload.to_host);

@@ -2,6 +2,7 @@
 // the GPU.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,13 +11,16 @@
 #include "mesh/device/aten.h"
 #include "runtime/training/optimizer/box_optimizer.h"
 #include "tests/gpu/reference.h"
-#include "tests/support/scratch.h"
-#include "tests/support/world.h"
 
 namespace meshtrain::testing {
 namespace {
 
 constexpr int64_t kUnits = 5;
+
+/// Returns values on the host in [-1, 1], the same for the same seed.
+at::Tensor values_of(const std::vector<int64_t>& shape, int64_t seed) {
+  return at::arange(at::empty(shape).numel(), at::kDouble).mul_(seed + 1).sin_().view(shape);
+}
 
 /// Polyak's heavy ball, box by box.
 class HeavyBall final : public BoxOptimizer {
@@ -62,7 +66,7 @@ struct Units {
     }
     fsdp = std::make_unique<Fsdp>(std::move(units), FsdpOptions{.state_memory = state_memory});
     for (size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i]->tensor.detach().copy_(random_tensor(parameters[i]->shape, i));
+      parameters[i]->tensor.detach().copy_(values_of(parameters[i]->shape, static_cast<int64_t>(i)));
     }
     OptimizerOptions options;
     options.name = of.optimizer;
@@ -82,9 +86,10 @@ struct Units {
   /// Makes four updates, one of them skipped. Returns all parameters and all state.
   std::vector<at::Tensor> update() {
     const at::TensorOptions options(gpu());
-    for (int step = 0; step < 4; ++step) {
+    for (int64_t step = 0; step < 4; ++step) {
       for (size_t i = 0; i < parameters.size(); ++i) {
-        parameters[i]->tensor.mutable_grad().copy_(random_tensor(parameters[i]->shape, 100 * step + i));
+        parameters[i]->tensor.mutable_grad().copy_(
+            values_of(parameters[i]->shape, 100 * step + static_cast<int64_t>(i)));
       }
       optimizer->step({at::full({}, 0.01, options.dtype(at::kDouble)), at::full({}, 0.5, options.dtype(at::kDouble)),
                        at::full({}, step == 2, options.dtype(at::kBool))});
@@ -106,12 +111,12 @@ class PagedStateOnGpu : public ::testing::TestWithParam<UpdateCase> {};
 
 TEST_P(PagedStateOnGpu, HasTheBitsOfStateOnTheGpu) {
   if (!gpu().is_cuda()) GTEST_SKIP() << "state is in host memory anyway";
-  const ScratchFolder folder;
   Units unpaged(GetParam(), std::nullopt);
   const std::vector<at::Tensor> expected = unpaged.update();
   EXPECT_EQ(unpaged.optimizer->paging_bytes(), 0);
   for (const bool disk : {false, true}) {
-    Units paged(GetParam(), disk ? ShardMemory::on_disk(folder.path()) : ShardMemory::on_host());
+    Units paged(GetParam(),
+                disk ? ShardMemory::on_disk(std::filesystem::temp_directory_path()) : ShardMemory::on_host());
     const std::vector<at::Tensor> found = paged.update();
     ASSERT_EQ(found.size(), expected.size());
     for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << disk << " " << i;

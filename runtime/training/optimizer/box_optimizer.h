@@ -16,7 +16,8 @@ struct ParameterBox {
   UpdateRule rule;                    ///< from optimizer.groups and weight decay
   at::Tensor values;                  ///< [box.size], to be changed in place
   at::Tensor gradients;               ///< [box.size], reduced and clipped
-  std::vector<at::Tensor> state;      ///< [box.size] each, in the order of state_names; zeros before the first step
+  std::vector<at::Tensor> state;      ///< [box.size] each, in the order of state_names; zeros before the first step.
+                                      ///< Use it only in update_box(): paged state has other memory in each update
 };
 
 /// The base of optimizers that update each element by itself, box by box. It takes care of memory, checkpoints and
