@@ -87,7 +87,12 @@ std::logic_error trained_otherwise(const Parameter& parameter, bool trainable) {
 
 std::vector<Unit> make_units(std::vector<UnitSpec> specs, const FsdpOptions& options) {
   check(specs);
-  const Sharding sharding = sharding_of(options, specs.front().parameters.front()->tensor.device());
+  const at::Device device = specs.front().parameters.front()->tensor.device();
+  if (options.state_memory && options.memory.leaves(device) && !options.state_memory->leaves(device)) {
+    throw std::invalid_argument(
+        "shards are offloaded, but the optimizer's state is on the device: leave FsdpOptions::state_memory out");
+  }
+  const Sharding sharding = sharding_of(options, device);
   std::vector<Unit> units;
   units.reserve(specs.size());  // hooks keep references
   for (UnitSpec& spec : specs) units.emplace_back(std::move(spec), sharding);
@@ -101,6 +106,7 @@ struct Fsdp::State {
       : group(options.shards),
         gathers(gathers_beside_reductions(options.mode) && group.size() > 1 ? group.second_queue() : group),
         shard_memory(options.memory),
+        state_memory(options.state_memory.value_or(options.memory)),
         units(make_units(std::move(specs), options)),
         memory(units, options),
         gathering(units, options, gathers, memory.parameters),
@@ -108,7 +114,7 @@ struct Fsdp::State {
 
   Group group;
   Group gathers;
-  ShardMemory shard_memory;
+  ShardMemory shard_memory, state_memory;
   std::vector<Unit> units;
   UnitMemory memory;
   Gathering gathering;
@@ -222,8 +228,16 @@ const ShardMemory& Fsdp::shard_memory() const {
   return state_->shard_memory;
 }
 
+const ShardMemory& Fsdp::state_memory() const {
+  return state_->state_memory;
+}
+
 bool Fsdp::is_offloaded() const {
   return state_->shard_memory.leaves(device_of(state_->units));
+}
+
+bool Fsdp::pages_state() const {
+  return state_->state_memory.leaves(device_of(state_->units)) && !is_offloaded();
 }
 
 void Fsdp::on_reduced(OnReduced function) {

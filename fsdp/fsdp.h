@@ -27,8 +27,8 @@ class Fsdp {
  public:
   /// Binds every parameter to memory and keeps its value, which must be equal on every rank. Units of
   /// the whole step come first. Collective: ranks of a host share memory (UnitMemory), and gathers get a queue of their
-  /// own. Throws std::invalid_argument when units of the whole step do not come first, or for a unit without
-  /// parameters.
+  /// own. Throws std::invalid_argument when units of the whole step do not come first, for a unit without parameters,
+  /// or when shards are offloaded and the optimizer's state is not.
   Fsdp(std::vector<UnitSpec> units, FsdpOptions options);
   ~Fsdp();
   Fsdp(const Fsdp&) = delete;
@@ -39,10 +39,15 @@ class Fsdp {
   const UnitMemory& memory() const;
   /// Returns the memory of shards: FsdpOptions::memory.
   const ShardMemory& shard_memory() const;
+  /// Returns the memory of the optimizer's state: FsdpOptions::state_memory, or shard_memory().
+  const ShardMemory& state_memory() const;
 
   // Offloaded shards are in host memory or on disk while a GPU computes (ShardMemory::leaves()).
 
   bool is_offloaded() const;
+  /// Returns true when the optimizer's state is in host memory or on disk while shards are on the GPU, which updates
+  /// them.
+  bool pages_state() const;
   /// Sets a function that gets the shard of each buffer's gradient in the last backward of a step, after all sums of
   /// the shard and before its copy to the host. The function may change the gradient by work on the current stream.
   void on_reduced(OnReduced function);

@@ -38,6 +38,8 @@ struct FsdpOptions {
   int64_t prefetch = 1;     ///< number of units gathered ahead of the one that computes, at least 0
   ShardMemory memory = {};  ///< of shards and their gradients that are not slices of full tensors. When it is on disk,
                             ///< or on the host of a GPU, FullShard gathers from it on one rank too
+  std::optional<ShardMemory> state_memory = {};  ///< of the optimizer's state; none: `memory`. It must leave the device
+                                                 ///< of the units when `memory` does
 };
 
 /// Returns `options` with its groups taken from `replicas`.

@@ -45,6 +45,11 @@ void CopyStream::wait_for_current() const {
   given.block(*stream_);
 }
 
+void CopyStream::wait_for(const StreamMark& mark) {
+  if (stream_ && mark.event_) mark.event_->block(*stream_);
+  if (mark.copy_) last_ = mark.copy_;  // forecasts order copies of one direction themselves
+}
+
 void CopyStream::copy(const at::Tensor& to, const at::Tensor& from, CopyDirection direction) {
   const auto bytes = static_cast<int64_t>(from.nbytes());
   (direction == CopyDirection::ToDevice ? bytes_.to_device : bytes_.to_host) += bytes;

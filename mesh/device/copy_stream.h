@@ -56,6 +56,8 @@ class CopyStream {
 
   /// Makes later copies wait for all work issued so far to the current stream of this thread.
   void wait_for_current() const;
+  /// Makes later copies wait for the point.
+  void wait_for(const StreamMark& mark);
   /// Starts to copy `from` to `to`. Both must be contiguous and of the same dtype and size, and the host's tensor must
   /// be from pinned_zeros(). Their memory must not change until mark() is reached.
   void copy(const at::Tensor& to, const at::Tensor& from, CopyDirection direction);
@@ -71,7 +73,7 @@ class CopyStream {
  private:
   std::optional<c10::Stream> stream_;  // none when the device is not a GPU
   bool disk_;
-  std::optional<int64_t> last_;  // the number of the last copy, for CopyWatch
+  std::optional<int64_t> last_;  // the number of the copy before the next one, for CopyWatch
   CopiedBytes bytes_;
 };
 

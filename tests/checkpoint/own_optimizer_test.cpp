@@ -5,6 +5,7 @@
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
+#include "runtime/program/forecast/simulation.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/run/preflight.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
@@ -38,7 +39,29 @@ class Adagrad final : public BoxOptimizer {
   double eps_;
 };
 
+/// Momentum for complete shards, which updates them in place and pages no state.
+class PlainMomentum final : public Optimizer {
+ public:
+  PlainMomentum(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups) : Optimizer(groups) {
+    for (const FlatBuffer* buffer : trainable_buffers(groups)) {
+      const at::Tensor& values = buffer->shard_values();
+      parts_.push_back({"momentum", buffer, {0, values.numel()}, zero_state(options, groups.front(), values)});
+    }
+  }
+  std::vector<ShardTensor> state() const override { return parts_; }
+
+ protected:
+  void update(const UpdateInputs&) override {}
+
+ private:
+  std::vector<ShardTensor> parts_;
+};
+
 const bool kRegistered = [] {
+  const auto plain = [](const auto& options, const auto& groups, const auto&) {
+    return std::make_unique<PlainMomentum>(options, groups);
+  };
+  register_optimizer("plain_momentum", plain, {[](const auto&, const auto&) { return 1; }});
   const auto make = [](const auto& options, const auto& groups, const auto&) {
     return std::make_unique<Adagrad>(options, groups);
   };
@@ -113,6 +136,30 @@ TEST(OwnOptimizer, HasItsCheckpointsPlannedAsOursHave) {
     const std::string line = disk_notice(recipe, decisions, CheckpointFolder(folder.path() / "none"), 0, 1).line;
     EXPECT_NE(line.find(" of " + size_text(bytes) + "; "), std::string::npos) << optimizer << ": " << line;
     EXPECT_EQ(optimizer_traits(name).by_element, name != "muon");
+  }
+}
+
+// On the Meta device, which stands for a GPU.
+TEST(OwnOptimizer, PagesOffloadedStateOnlyAsABoxOptimizer) {
+  const ScratchFolder folder;
+  write_tokens(folder.path());
+  const auto copied = [&](const std::string& optimizer) {
+    Recipe recipe = own_recipe_on({1, 1, 1, "no_shard"}, /*alone=*/true, folder.path(), optimizer);
+    recipe.parallel.fsdp.offload.to = "host";
+    recipe.parallel.fsdp.offload.parameters = false;
+    const Decisions decisions = resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
+    const StepForecast step = simulate(decisions, {.gpus = true}, /*rank=*/0, {1}).front();
+    EXPECT_EQ(step.offload.to_device, step.offload.to_host);
+    return step.offload.to_device;
+  };
+  EXPECT_GT(copied("adagrad"), 0);
+  try {
+    copied("plain_momentum");
+    ADD_FAILURE() << "state in host memory was updated on the GPU";
+  } catch (const InputError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "optimizer.name: plain_momentum cannot update parameters on the GPU with state that is offloaded: leave "
+              "out parallel.fsdp.offload.parameters");
   }
 }
 

@@ -62,8 +62,11 @@ class OffloadOnGpu : public TrainProgram, public ::testing::WithParamInterface<O
 // Other updates differ in the last bits, and rounding parameters to halves makes the difference larger.
 TEST_P(OffloadOnGpu, AsWithout) {
   const std::vector<double> expected = steps({});
-  const bool is_adamw = !has(::testing::PrintToString(GetParam()), "optimizer.name");
+  const bool is_adamw = !has(::testing::PrintToString(GetParam()), "optimizer");
   const bool to_the_bit = is_adamw && GetParam().precision != std::string("bf16") && has_lanes(at::kFloat);
+  const std::vector<double> state_alone = steps({"parallel.fsdp.offload={to: host, parameters: false}"});
+  EXPECT_TRUE(has(log, "\noffload to host: ") && has(log, ", the optimizer's state alone\n")) << log;
+  EXPECT_EQ(state_alone, expected) << "the GPU updates shards as without offload";
   for (const bool disk : {false, true}) {
     if (disk && !GetParam().disk) continue;
     const std::vector<double> found =
@@ -107,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
         OffloadCase{"dp=2,cp=2", 4, "shard_grad_op", "bf16_mixed", {"parallel.fsdp.shard_axes=[dp]"}, true, true},
         OffloadCase{"dp=4", 4, "hybrid_shard", "fp32", {"parallel.fsdp.shard_size=2", kUntied}},
         OffloadCase{"dp=2,tp=2", 4, "full_shard", "bf16_mixed", {"optimizer.name=muon"}},
-        OffloadCase{"dp=2", 2, "full_shard", "bf16_mixed", {"optimizer.name=sgd"}, false}));
+        OffloadCase{"dp=2", 2, "full_shard", "bf16_mixed", {"optimizer={name: sgd, momentum: 0.9}"}, false}));
 
 // Checkpoints are written from the shards of the host, and evaluations gather between steps.
 class OffloadedRun : public TrainProgram {};
@@ -135,16 +138,21 @@ TEST_F(OffloadedRun, ResumesWhatARunWithoutOffloadBeganAndTheOtherWayRound) {
   };
   const Words host = {"--set", "parallel.fsdp.offload={to: host}"}, six = {"--set", "train.steps=6"};
   const std::vector<double> expected = losses(six);
-  for (const bool host_first : {true, false}) {
+  const Words state = {"--set", "parallel.fsdp.offload={to: host, parameters: false}"};
+  const Words state_on_disk = {
+      "--set", "parallel.fsdp.offload={to: disk, parameters: false, path: " + path("shards").string() + "}"};
+  for (const auto& [begins, resumes] : std::vector<std::pair<Words, Words>>{
+           {host, {}}, {{}, host}, {state, {}}, {{}, state}, {state, host}, {state_on_disk, state}}) {
+    SCOPED_TRACE(::testing::PrintToString(begins) + ", then " + ::testing::PrintToString(resumes));
     std::filesystem::remove_all(run_dir);
-    Words first = host_first ? host : Words{}, second = host_first ? Words{} : host;
+    Words first = begins, second = resumes;
     first.insert(first.end(), {"--set", "train.steps=3"});
     losses(first);
     second.insert(second.end(), six.begin(), six.end());
     second.emplace_back("--resume");
     const std::vector<double> found = losses(second);
     if (has_lanes(at::kFloat)) {
-      EXPECT_EQ(found, expected) << host_first;
+      EXPECT_EQ(found, expected);
     }
   }
 }
@@ -275,6 +283,32 @@ TEST_F(OffloadedMemory, OfTheDeviceIsThatOfThePlan) {
   const double parameters = shards / 4;
   EXPECT_LE(offload.at("copied_bytes").get<double>(), (2 * 4 + 4 + 3) * parameters);
   EXPECT_GE(offload.at("copied_bytes").get<double>(), (2 * 4 + 4 + 3) * 0.9 * parameters);
+}
+
+// 8 bytes an element leave the device, but for the slots through which they are paged. The plan counts neither the
+// memory of libraries nor what LibTorch's allocator adds to a tensor's bytes: both are the same with and without.
+TEST_F(OffloadedMemory, OfStateAloneLeavesTheDeviceAsPlanned) {
+  const nlohmann::json without = forecast({}), with = forecast({"parallel.fsdp.offload={to: host, parameters: false}"});
+  const auto saved = [&](const char* which) {
+    const auto bytes = [&](const nlohmann::json& of) { return of.at(which).at("memory_bytes").get<int64_t>(); };
+    return bytes(without) - bytes(with);
+  };
+  EXPECT_EQ(saved("measured"), saved("planned"));
+  const auto part = [](const nlohmann::json& of, const char* name) {
+    return of.at("planned").at("memory_by_part").at(name).get<int64_t>();
+  };
+  for (const char* name : {"parameters", "gathered", "gradients", "activations"}) {
+    EXPECT_EQ(part(with, name), part(without, name)) << name;
+  }
+  EXPECT_EQ(part(without, "optimizer"), 2 * part(without, "parameters"));
+  EXPECT_EQ(saved("planned"), part(without, "optimizer") - part(with, "optimizer"));
+  const nlohmann::json& offload = with.at("planned").at("offload");
+  EXPECT_GE(offload.at("host_bytes").get<int64_t>(), part(without, "optimizer")) << "full pages";
+  EXPECT_EQ(offload.at("to_device_bytes").get<int64_t>(), part(without, "optimizer"));
+  EXPECT_EQ(offload.at("to_host_bytes"), offload.at("to_device_bytes"));
+  const nlohmann::json line = metrics().back(), &copied = line.at("copied_bytes");
+  EXPECT_EQ(copied.at("to_device"), offload.at("to_device_bytes"));
+  EXPECT_EQ(copied.at("to_host"), offload.at("to_host_bytes"));
 }
 
 }  // namespace

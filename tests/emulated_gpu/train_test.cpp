@@ -136,6 +136,13 @@ TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
   EXPECT_EQ(has(found.log, "steps are recorded as one graph"), recorded) << found.log;
 }
 
+TEST_F(TrainOnGpu, NoGraphWhereTheStateIsOffloaded) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
+  const Steps found = steps(
+      1, on_gpu({"--set", "train.cuda_graph=true", "--set", "parallel.fsdp.offload={to: host, parameters: false}"}));
+  EXPECT_TRUE(has(found.log, "no graph, as parallel.fsdp.offload copies the optimizer's state")) << found.log;
+}
+
 // Steps whose samples have documents are not made by the graph, and in some steps one rank alone has such samples.
 TEST_F(TrainOnGpu, AGraphBesideDocumentsOfOneRank) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);

@@ -339,6 +339,18 @@ TEST(Fsdp, WholeParametersMayOutliveIt) {
   EXPECT_NO_THROW(chain.loss(input_of(0, 0)).backward());
 }
 
+// On the Meta device, which stands for a GPU.
+TEST(Fsdp, RefusesStateOnTheDeviceBesideOffloadedShards) {
+  Parameter parameter = full_parameter("w", {4}, {}, at::TensorOptions(at::kMeta));
+  const std::vector<UnitSpec> units = {{"unit", {&parameter}}};
+  FsdpOptions options;
+  options.memory = ShardMemory::on_host();
+  options.state_memory = ShardMemory();
+  EXPECT_THROW(Fsdp(units, options), std::invalid_argument);
+  std::swap(options.memory, *options.state_memory);
+  EXPECT_TRUE(Fsdp(units, options).pages_state());
+}
+
 TEST(Fsdp, RefusesUnitsThatItCannotSchedule) {
   const Chain chain;
   std::vector<UnitSpec> units = chain.units();

@@ -117,6 +117,30 @@ TEST_F(TrainRun, TrainsFromTheDiskToTheSameLosses) {
   }
 }
 
+TEST_F(TrainRun, TrainsWithTheStateAloneOnTheDiskToTheSameLosses) {
+  const Words sharded = {"--set", "train.steps=4", "--set", "parallel.fsdp.mode=shard_grad_op", "--mesh", "dp=auto"};
+  for (const int ranks : {1, 2}) {
+    run_dir = path("memory " + std::to_string(ranks));
+    EXPECT_EQ(train(ranks, sharded).status, 0);
+    const auto in_memory = metrics();
+    run_dir = path("disk " + std::to_string(ranks));
+    Words offloaded = sharded;
+    const std::filesystem::path folder = path("shards");
+    for (const std::string& setting :
+         {"parallel.fsdp.offload={to: disk, parameters: false, path: " + folder.string() + "}",
+          std::string("checkpoint.every=2")}) {
+      offloaded.insert(offloaded.end(), {"--set", setting});
+    }
+    const Ending ending = train(ranks, offloaded);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(count(ending.out, " a rank in " + folder.string() + ", the optimizer's state alone"), 1) << ending.out;
+    const auto from_disk = metrics();
+    ASSERT_EQ(from_disk.size(), in_memory.size());
+    for (size_t i = 0; i < in_memory.size(); ++i) EXPECT_EQ(from_disk[i].at("loss"), in_memory[i].at("loss"));
+    EXPECT_TRUE(std::filesystem::is_empty(folder));
+  }
+}
+
 // Frozen parts of fused matrices and the tied embedding, matrices by Muon and a group, on dp=2,tp=2 in every mode.
 TEST_F(TrainRun, FreezesAndGroupsOnEveryMeshAlike) {
   const auto run = [&](int ranks, const std::string& mesh, const std::string& mode, const std::string& optimizer) {

@@ -107,7 +107,8 @@ std::vector<Choice> choices_of(const Recipe& recipe, const MeshLayout& layout, c
 }
 
 Choice offload_choice() {
-  return {{{"parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: host}"}}};
+  return {{{"parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: host}"}},
+          {{"parallel.fsdp.offload={to: host, parameters: false}"}}};
 }
 
 Settings that_change(const Recipe& recipe, Settings settings) {

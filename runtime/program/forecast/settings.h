@@ -19,7 +19,7 @@ Choice order_choice(const Recipe& recipe, const MeshLayout& layout, const Foreca
 /// None of them changes what is trained, except by rounding. forecast_mesh() may refuse some.
 std::vector<Choice> choices_of(const Recipe& recipe, const MeshLayout& layout, const ForecastHosts& hosts);
 
-/// Returns the choice of offloaded shards, whose ranks have GPUs.
+/// Returns the choice of offloaded shards, or of the optimizer's state alone, whose ranks have GPUs.
 Choice offload_choice();
 
 /// Returns `settings` without those that change nothing, as the recipe has them already.

@@ -80,13 +80,14 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
   const UnitMemory& units = trainer.fsdp().memory();
   StepMemory memory;
   const Fsdp& fsdp = trainer.fsdp();
-  const bool elsewhere = fsdp.shard_memory().is_apart_from(units.parameters.device());
+  const at::Device device = units.parameters.device();
+  const bool elsewhere = fsdp.shard_memory().is_apart_from(device);
   const int64_t full = share_of(units.parameters, host_ranks);
   memory.gathered = units.parameters.is_reused() ? full : 0;
   memory.parameters = full - memory.gathered + (elsewhere ? 0 : shards_apart(fsdp.units()));
   memory.gradients =
       share_of(units.gradients, host_ranks) + share_of(units.shard_gradients, host_ranks) + fsdp.stage_bytes();
-  memory.optimizer = elsewhere ? 0 : optimizer_bytes(trainer);
+  memory.optimizer = fsdp.state_memory().is_apart_from(device) ? trainer.paging_bytes() : optimizer_bytes(trainer);
   memory.activations = at_peak[MetaMemory::kForward];
   // The host updates offloaded shards, with temporaries of its own.
   memory.temporaries = at_peak[MetaMemory::kBackward] + (fsdp.is_offloaded() ? 0 : at_peak[MetaMemory::kUpdate]);
@@ -147,7 +148,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     memory.set(MetaMemory::kForward);
     memory.restart_peak();
     const double rate = decisions.optimizer.learning_rate;
-    const CopiedBytes copied_before = trainer.fsdp().copied_bytes();
+    const CopiedBytes copied_before = trainer.copied_bytes();
     const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
     const int64_t activations_before = activations ? activations->copied_bytes().total() : 0;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
@@ -163,9 +164,9 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
       recorder->set(TimelinePart::Gradients);
     }
     step.update = peak();
-    const ShardMemory& shards = trainer.fsdp().shard_memory();
-    const CopiedBytes copied = trainer.fsdp().copied_bytes() - copied_before;
-    step.offload = {shards.host_bytes(), shards.disk_bytes(), copied.to_device, copied.to_host};
+    const ShardMemory& memory_of_state = trainer.state_memory();  // of shards too, unless they stay
+    const CopiedBytes copied = trainer.copied_bytes() - copied_before;
+    step.offload = {memory_of_state.host_bytes(), memory_of_state.disk_bytes(), copied.to_device, copied.to_host};
     if (activations) {
       step.offload.host_activations = activations->host_bytes();
       step.offload.copied_activations = activations->copied_bytes().total() - activations_before;

@@ -93,6 +93,7 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
            .fsdp = parallel.fsdp.options,
            .offload = value_of(kOffloads, parallel.fsdp.offload.to),
            .offload_folder = parallel.fsdp.offload.path,
+           .offload_parameters = parallel.fsdp.offload.parameters,
            .offload_activations = recipe.train.offload_activations,
        },
        trainer_options(recipe)},
@@ -153,6 +154,7 @@ std::string to_yaml(const Decisions& decisions) {
     if (sharding.shard_size) fsdp.field("shard_size", *sharding.shard_size);
     if (sharding.hybrid && !sharding.shard_size) fsdp.field("shard_size", std::string("the ranks of a host"));
     fsdp.field("offload", word_of(kOffloads, decisions.offload));
+    if (decisions.offload != Offload::None) fsdp.field("offload_parameters", decisions.offload_parameters);
   });
   writer.field("sequence_parallel", std::string(decisions.sequence_parallel ? "on" : "off"));
   writer.map("context", [&](Writer& context) {

@@ -170,6 +170,8 @@ void fields(Archive& archive, OffloadRecipe& offload) {
   archive.field("to", offload.to, {.choices = {"none", "host", "disk"}});
   archive.field("path", offload.path,
                 {.required = true, .refused = offload.to == "disk" ? "" : "needs to: disk beside it"});
+  archive.field("parameters", offload.parameters,
+                {.refused = offload.to == "none" ? "needs to: host or disk beside it" : ""});
 }
 
 template <class Archive>

@@ -42,6 +42,7 @@ struct ContextRecipe {
 struct OffloadRecipe {
   std::string to = "none";     ///< none host disk
   std::filesystem::path path;  ///< disk: the folder of the ranks' files
+  bool parameters = true;      ///< false: shards and gradients stay on their device
 };
 
 struct FsdpRecipe {

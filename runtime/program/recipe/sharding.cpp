@@ -63,7 +63,8 @@ ShardingChoice sharding_choice(const Recipe& recipe, const MeshLayout& layout) {
   if (choice.mode == ShardingMode::NoShard) choice.axes = {kDataAxis};
   std::erase_if(choice.axes, [&](const std::string& axis) { return axis != kDataAxis && layout.size(axis) == 1; });
   for (const std::string& axis : choice.axes) choice.num_ranks *= layout.size(axis);
-  const bool offloads = asked.offload.to == "disk" || (asked.offload.to == "host" && recipe.device != "cpu");
+  const bool offloads = asked.offload.parameters &&
+                        (asked.offload.to == "disk" || (asked.offload.to == "host" && recipe.device != "cpu"));
   if (choice.num_ranks == 1 && !(choice.mode == ShardingMode::FullShard && offloads)) {
     choice.mode = ShardingMode::NoShard;
     choice.hybrid = false;

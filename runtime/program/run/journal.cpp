@@ -87,13 +87,14 @@ void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
     log_info(fmt::format("fsdp {}: this mesh has one rank to cut over, so {} changes nothing",
                          name(decisions_.sharding.mode), mode));
   }
-  const ShardMemory& shards = fsdp.shard_memory();
-  if (shards.disk_bytes() > 0) {
-    log_info(fmt::format("offload to disk: {} a rank in {}", size_text(shards.disk_bytes()),
-                         recipe_.parallel.fsdp.offload.path.string()));
+  const ShardMemory& memory = fsdp.state_memory();  // of shards too, unless they stay
+  const char* const part = decisions_.offload_parameters ? "" : ", the optimizer's state alone";
+  if (memory.disk_bytes() > 0) {
+    log_info(fmt::format("offload to disk: {} a rank in {}{}", size_text(memory.disk_bytes()),
+                         recipe_.parallel.fsdp.offload.path.string(), part));
   }
-  if (shards.host_bytes() > 0) {
-    log_info("offload to host: " + size_text(shards.host_bytes()) + " of pinned memory a rank");
+  if (memory.host_bytes() > 0) {
+    log_info(fmt::format("offload to host: {} of pinned memory a rank{}", size_text(memory.host_bytes()), part));
   }
   if (mesh.size(kContextAxis) > 1) log_info("context parallel " + describe(decisions_.context));
   log_info("run directory " + directory_->folder().string());
@@ -109,7 +110,7 @@ void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
   if (recipe_.train.offload_activations && device.is_cpu()) {
     log_info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
   }
-  if (decisions_.offload == Offload::Host && !fsdp.is_offloaded()) {
+  if (decisions_.offload == Offload::Host && !memory.leaves(device)) {
     log_info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
   }
 }

@@ -121,6 +121,9 @@ void Session::record_graph() {
   if (hindrance.empty() && decisions_.shape.adapter.dropout > 0) {
     hindrance = "adapter.dropout draws anew in each step";
   }
+  if (hindrance.empty() && trainer_->copies()) {
+    hindrance = "parallel.fsdp.offload copies the optimizer's state between host and GPU in the step";
+  }
   if (hindrance.empty() && decisions_.offload_activations) {
     hindrance = "train.offload_activations copies between host and GPU in the step";
   }

@@ -27,9 +27,9 @@ bool saves_for_export(const Recipe& recipe) {
 /// Returns a function that returns the bytes copied so far; null when nothing is offloaded.
 std::function<CopiedBytes()> copies_of(TransformerTrainer& trainer) {
   const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
-  if (!trainer.fsdp().is_offloaded() && activations == nullptr) return {};
+  if (!trainer.copies() && activations == nullptr) return {};
   return [&trainer, activations] {
-    const CopiedBytes shards = trainer.fsdp().copied_bytes();
+    const CopiedBytes shards = trainer.copied_bytes();
     return activations == nullptr ? shards : shards + activations->copied_bytes();
   };
 }
@@ -96,7 +96,7 @@ bool TrainingLoop::make_step() {
   const StepResult result = locate([&] {
     if (!outcome) return trainer.skip(asked);
     const StepResult read = outcome->read();  // the only time in a step that the host waits for a device
-    trainer.shard_memory().check_written();
+    trainer.check_written();
     run_.mesh.world().check();
     return read;
   });

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "fsdp/shard_memory.h"
@@ -31,7 +32,7 @@ PieceWriter::PieceWriter(std::vector<Piece> pieces, std::string file_name, bool 
 }
 
 void PieceWriter::save(const std::filesystem::path& folder) {
-  if (copies_) copy();
+  copy();
   writing_ = std::async(std::launch::async, [this, folder] { return pieces_.empty() ? "" : write(folder); });
 }
 
@@ -49,20 +50,22 @@ void PieceWriter::expect_file_in(const std::filesystem::path& folder) const {
 
 int64_t PieceWriter::copy_bytes() const {
   int64_t bytes = 0;
-  for (const Piece& piece : pieces_) bytes += copies_ ? static_cast<int64_t>(piece.values.nbytes()) : 0;
+  for (const Piece& piece : pieces_) bytes += copies(piece.values) ? static_cast<int64_t>(piece.values.nbytes()) : 0;
   return bytes;
 }
 
 void PieceWriter::copy() {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const at::Tensor& values = pieces_[i].values;
+    if (!copies(values)) continue;
     if (values_[i].is_same(values)) {
       values_[i] =
           at::empty(values.sizes(), at::TensorOptions(at::kCPU).dtype(values.dtype()).pinned_memory(values.is_cuda()));
     }
     values_[i].copy_(values, /*non_blocking=*/true);
   }
-  if (!pieces_.empty()) wait_for_stream(pieces_.front().values.device());
+  const auto on_gpu = std::ranges::find_if(pieces_, [](const Piece& piece) { return piece.values.is_cuda(); });
+  if (on_gpu != pieces_.end()) wait_for_stream(on_gpu->values.device());
 }
 
 std::string PieceWriter::write(const std::filesystem::path& folder) try {

@@ -14,8 +14,8 @@ namespace meshtrain {
 class PieceWriter {
  public:
   /// `pieces` are views of values that change. `copies`: save() copies them to host memory, which is kept for the next
-  /// save. Without it the values must not change before done(), or the file would mix two steps: for values that memory
-  /// cannot hold twice.
+  /// save. Without it only values on a GPU are copied, and the others must not change before done(), or the file would
+  /// mix two steps: for values that memory cannot hold twice.
   PieceWriter(std::vector<Piece> pieces, std::string file_name, bool copies);
 
   /// Starts writing FOLDER/file_name in the background; the folder must exist. Call wait() before the next save().
@@ -32,6 +32,7 @@ class PieceWriter {
   void expect_file_in(const std::filesystem::path& folder) const;
 
  private:
+  bool copies(const at::Tensor& values) const { return copies_ || values.is_cuda(); }
   void copy();
   std::string write(const std::filesystem::path& folder);
 

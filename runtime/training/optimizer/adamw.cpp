@@ -32,6 +32,9 @@ AdamW::AdamW(const OptimizerOptions& options, const std::vector<ParameterGroup>&
       }
     }
   }
+  std::vector<StatePager::State> state;
+  for (const Part& part : parts_) state.push_back(part.state());
+  pager_ = make_state_pager(groups, state, /*cuts=*/true);
 }
 
 namespace {
@@ -129,21 +132,28 @@ void AdamW::update(const UpdateInputs& inputs) {
   if (rounding_ && is_true(inputs.skip)) return;
   const std::optional<at::Tensor> skip = if_defined(inputs.skip);
   const int64_t step = rounding_ ? num_steps() : 0;
-  stream(parts_, [&](const Part& part) {
+  update_parts(parts_, pager_.get(), [&](const Part& part, Range piece, const StatePager::State& state) {
     updated_before(part.buffer);
+    const auto piece_of = [&](const at::Tensor& all) { return all.narrow(0, piece.offset, piece.numel); };
+    const at::Tensor own_gradients = piece_of(part.gradients);
+    const std::optional<at::Tensor> rounded = part.rounded ? std::optional(piece_of(*part.rounded)) : std::nullopt;
     std::optional<at::Tensor> factor = if_defined(inputs.gradient_factor);
     if (factor && rounding_) {  // rounded like the gradients are, before they are widened
-      at::Tensor(part.gradients).mul_(*std::exchange(factor, std::nullopt));
+      at::Tensor(own_gradients).mul_(*std::exchange(factor, std::nullopt));
     }
     const auto update = [&](std::vector<at::Tensor> tensors, at::Tensor gradients) {
       static const Operator<decltype(adamw)> adamw_("meshtrain::adamw_");
-      adamw_(tensors[0], tensors[1], tensors[2], gradients, part.rounded, inputs.learning_rate, count(), factor, skip,
+      adamw_(tensors[0], tensors[1], tensors[2], gradients, rounded, inputs.learning_rate, count(), factor, skip,
              part.rule.rate, options_.betas[0], options_.betas[1], part.rule.weight_decay, options_.eps);
     };
-    apply_update(rounding_, {part.values, part.first_moment, part.second_moment}, part.gradients, part.runs, step,
+    apply_update(rounding_, {piece_of(part.values), state[0], state[1]}, own_gradients, part.runs, piece.offset, step,
                  update);
   });
   updated_before(nullptr);
+}
+
+std::vector<StatePager*> AdamW::pagers() const {
+  return pager_ ? std::vector{pager_.get()} : std::vector<StatePager*>();
 }
 
 std::vector<ShardTensor> AdamW::state() const {

@@ -13,6 +13,7 @@ class AdamW final : public Optimizer {
         const std::optional<StochasticRounding>& rounding);
   bool rounds() const override { return true; }
   std::vector<ShardTensor> state() const override;
+  std::vector<StatePager*> pagers() const override;
 
  protected:
   void update(const UpdateInputs& inputs) override;
@@ -27,11 +28,13 @@ class AdamW final : public Optimizer {
     at::Tensor runs;  // to round stochastically
 
     std::array<at::Tensor, 4> tensors() const { return {values, gradients, first_moment, second_moment}; }
+    StatePager::State state() const { return {first_moment, second_moment}; }
   };
 
   OptimizerOptions options_;
   std::optional<StochasticRounding> rounding_;
   std::vector<Part> parts_;
+  std::unique_ptr<StatePager> pager_;
 };
 
 }  // namespace meshtrain

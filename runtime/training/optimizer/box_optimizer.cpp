@@ -32,35 +32,58 @@ BoxOptimizer::BoxOptimizer(const OptimizerOptions& options, const std::vector<Pa
                                 {}});
         }
         for (const std::string& name : state_names) {
-          part.state.push_back({name, buffer, range, zero_state(options, group, part.values)});
-          const std::vector<ShardBox> state = boxes(part.state.back().values);
-          for (size_t i = 0; i < state.size(); ++i) part.boxes[i].state.push_back(state[i].values);
+          part.shard_state.push_back({name, buffer, range, zero_state(options, group, part.values)});
         }
+        part.boxes = part.boxes_with(part.state());
         parts_.push_back(std::move(part));
       }
     }
   }
+  std::vector<StatePager::State> state;
+  for (const Part& part : parts_) state.push_back(part.state());
+  pager_ = make_state_pager(groups, state, /*cuts=*/false);  // a box may be a complete matrix
 }
 
 std::vector<at::Tensor> BoxOptimizer::Part::tensors() const {
   std::vector<at::Tensor> all = {values, gradients};
-  for (const ShardTensor& each : state) all.push_back(each.values);
+  for (const ShardTensor& each : shard_state) all.push_back(each.values);
+  return all;
+}
+
+StatePager::State BoxOptimizer::Part::state() const {
+  StatePager::State all;
+  for (const ShardTensor& each : shard_state) all.push_back(each.values);
+  return all;
+}
+
+std::vector<ParameterBox> BoxOptimizer::Part::boxes_with(const StatePager::State& paged) const {
+  std::vector<ParameterBox> all = boxes;
+  for (ParameterBox& box : all) box.state.clear();
+  for (size_t i = 0; i < paged.size(); ++i) {
+    const Range range = shard_state[i].range;
+    const std::vector<ShardBox> own = shard_boxes({"", buffer, range, paged[i]}, range);
+    for (size_t box = 0; box < own.size(); ++box) all[box].state.push_back(own[box].values);
+  }
   return all;
 }
 
 std::vector<ShardTensor> BoxOptimizer::state() const {
   std::vector<ShardTensor> all;
-  for (const Part& part : parts_) all.insert(all.end(), part.state.begin(), part.state.end());
+  for (const Part& part : parts_) all.insert(all.end(), part.shard_state.begin(), part.shard_state.end());
   return all;
+}
+
+std::vector<StatePager*> BoxOptimizer::pagers() const {
+  return pager_ ? std::vector{pager_.get()} : std::vector<StatePager*>();
 }
 
 void BoxOptimizer::update(const UpdateInputs& inputs) {
   if (is_true(inputs.skip)) return;
   const double learning_rate = host_value(inputs.learning_rate);
-  stream(parts_, [&](const Part& part) {
+  update_parts(parts_, pager_.get(), [&](const Part& part, Range, const StatePager::State& state) {
     updated_before(part.buffer);
     if (inputs.gradient_factor.defined()) at::Tensor(part.gradients).mul_(inputs.gradient_factor);
-    for (const ParameterBox& box : part.boxes) update_box(box, learning_rate);
+    for (const ParameterBox& box : pager_ ? part.boxes_with(state) : part.boxes) update_box(box, learning_rate);
   });
   updated_before(nullptr);
 }

@@ -34,6 +34,13 @@ Muon::Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& g
            const std::optional<StochasticRounding>& rounding)
     : Optimizer(groups), options_(options), others_(options, groups, rounding) {
   for (const ParameterGroup& group : groups) parts_.emplace_back(options, group);
+  std::vector<StatePager::State> momentum;
+  for (const Part& part : parts_) {
+    for (const Round& round : part.rounds) {
+      for (const Matrix* matrix : round) momentum.push_back({matrix->momentum});
+    }
+  }
+  pager_ = make_state_pager(groups, momentum, /*cuts=*/false);
 }
 
 Muon::Part::Part(const OptimizerOptions& options, const ParameterGroup& group)
@@ -83,6 +90,7 @@ void Muon::update(const UpdateInputs& inputs) {
   others_.step(inputs);
   if (is_true(inputs.skip)) return;
   const double learning_rate = host_value(inputs.learning_rate);
+  if (pager_) pager_->begin();
   for (const Part& part : parts_) update(part, inputs.gradient_factor, learning_rate);
 }
 
@@ -116,6 +124,12 @@ void Muon::update(const Part& part, const at::Tensor& gradient_factor, double le
   }
 }
 
+std::vector<StatePager*> Muon::pagers() const {
+  std::vector<StatePager*> all = others_.pagers();
+  if (pager_) all.push_back(pager_.get());
+  return all;
+}
+
 std::vector<ShardTensor> Muon::state() const {
   std::vector<ShardTensor> state = others_.state();
   for (const Part& part : parts_) {
@@ -131,6 +145,11 @@ void Muon::resume(int64_t num_steps) {
   others_.resume(num_steps);
 }
 
+void Muon::with_momentum(const Matrix& matrix, const std::function<void(const at::Tensor& momentum)>& use) {
+  if (!pager_) return use(matrix.momentum);
+  pager_->update_next([&](size_t, Range, const StatePager::State& state) { use(state[0]); });
+}
+
 Muon::MatrixGather Muon::gather(const Part& part, const Round& round, const at::Tensor& gradient_factor) {
   const auto num_ranks = static_cast<size_t>(part.replicas.size());
   std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);
@@ -138,14 +157,17 @@ Muon::MatrixGather Muon::gather(const Part& part, const Round& round, const at::
   std::vector<at::Tensor> pieces = {at::empty({0}, options)};
   for (const Matrix* matrix : round) {
     if (gradient_factor.defined()) at::Tensor(matrix->gradients).mul_(gradient_factor);
-    at::Tensor velocity = matrix->momentum.mul_(options_.momentum).add_(matrix->gradients);
-    if (matrix->layout.gives(part.rank, matrix->owner)) {
+    with_momentum(*matrix, [&](const at::Tensor& momentum) {
+      const at::Tensor velocity = at::Tensor(momentum).mul_(options_.momentum).add_(matrix->gradients);
+      if (!matrix->layout.gives(part.rank, matrix->owner)) return;
       pieces.push_back(velocity.to(options.dtype()));
       if (options_.muon.nesterov) {
         pieces.back() = at::add(matrix->gradients.to(options.dtype()), pieces.back(), options_.momentum);
+      } else if (pager_) {
+        pieces.back() = pieces.back().clone();  // the pager uses its memory again
       }
       sent[static_cast<size_t>(matrix->owner)] = velocity.numel();
-    }
+    });
     set_aside(matrix->momentum);
     set_aside(matrix->gradients);
     if (matrix->owner != part.rank) continue;

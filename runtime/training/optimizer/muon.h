@@ -28,6 +28,7 @@ class Muon final : public Optimizer {
   Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
        const std::optional<StochasticRounding>& rounding);
   std::vector<ShardTensor> state() const override;
+  std::vector<StatePager*> pagers() const override;
   void resume(int64_t num_steps) override;
 
  protected:
@@ -63,6 +64,8 @@ class Muon final : public Optimizer {
   };
 
   void update(const Part& part, const at::Tensor& gradient_factor, double learning_rate);
+  /// Calls `use` with the momentum of a matrix, on the device. Matrices must come in the order of their rounds.
+  void with_momentum(const Matrix& matrix, const std::function<void(const at::Tensor& momentum)>& use);
   /// Starts gathering a round's matrices on their owners.
   MatrixGather gather(const Part& part, const Round& round, const at::Tensor& gradient_factor);
   /// Orthogonalises this rank's matrix of a round, if it owns one, and scatters the results. Returns the updates by
@@ -73,6 +76,7 @@ class Muon final : public Optimizer {
   OptimizerOptions options_;
   AdamW others_;
   std::list<Part> parts_;
+  std::unique_ptr<StatePager> pager_;  // of momentum
 };
 
 }  // namespace meshtrain

@@ -65,6 +65,22 @@ void Optimizer::resume(int64_t num_steps) {
   count_.fill_(num_steps);
 }
 
+void Optimizer::finish_copies() const {
+  for (StatePager* pager : pagers()) pager->finish();
+}
+
+CopiedBytes Optimizer::copied_bytes() const {
+  CopiedBytes bytes;
+  for (const StatePager* pager : pagers()) bytes = bytes + pager->copied();
+  return bytes;
+}
+
+int64_t Optimizer::paging_bytes() const {
+  int64_t bytes = 0;
+  for (const StatePager* pager : pagers()) bytes += pager->device_bytes();
+  return bytes;
+}
+
 namespace {
 
 struct RegistryEntry {

@@ -10,6 +10,7 @@
 #include "runtime/training/optimizer/operators/stochastic_rounding.h"
 #include "runtime/training/optimizer/options.h"
 #include "runtime/training/optimizer/shard_tensor.h"
+#include "runtime/training/optimizer/state_pager.h"
 
 namespace meshtrain {
 
@@ -49,8 +50,18 @@ class Optimizer {
   /// Returns true when an update also writes FlatBuffer::rounded_shard() of every trainable buffer that has one.
   virtual bool rounds() const { return false; }
 
-  /// Returns the state that this rank keeps between steps, under its names in checkpoints.
+  /// Returns the state that this rank keeps between steps, under its names in checkpoints. Call finish_copies() before
+  /// the host uses its values.
   virtual std::vector<ShardTensor> state() const = 0;
+  /// Returns the pagers through which an update uses state that is not on the GPU of the shards (Fsdp::pages_state()).
+  /// Trainer refuses an optimizer that has such state and no pager.
+  virtual std::vector<StatePager*> pagers() const { return {}; }
+  /// Returns when state() has the values of the last update.
+  void finish_copies() const;
+  /// Returns the bytes of state copied between host and GPU so far.
+  CopiedBytes copied_bytes() const;
+  /// Returns the bytes of device memory through which state is paged; 0 without paging.
+  int64_t paging_bytes() const;
   /// Returns the number of updates so far, without those that were skipped. Waits for the last.
   int64_t num_steps() const;
   /// Sets the number of updates. Call it after state() was restored, or the first update would use wrong bias
@@ -85,10 +96,10 @@ class Optimizer {
   at::Tensor count_;
 };
 
-/// Returns zeros for the state of `values`, which belong to `group`.
+/// Returns zeros for the state of `values`, which belong to `group`, in the memory of Fsdp::state_memory().
 inline at::Tensor zero_state(const OptimizerOptions& options, const ParameterGroup& group, const at::Tensor& values) {
   const at::TensorOptions on_device(device_of(group.fsdp->units()));
-  return group.fsdp->shard_memory().zeros(values.numel(),
+  return group.fsdp->state_memory().zeros(values.numel(),
                                           on_device.dtype(options.state_dtype.value_or(values.scalar_type())));
 }
 

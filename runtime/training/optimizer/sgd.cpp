@@ -18,24 +18,32 @@ Sgd::Sgd(const OptimizerOptions& options, const std::vector<ParameterGroup>& gro
       }
     }
   }
+  std::vector<StatePager::State> state;
+  for (const Part& part : parts_) state.push_back(part.state());
+  pager_ = make_state_pager(groups, state, /*cuts=*/true);
 }
 
 void Sgd::update(const UpdateInputs& inputs) {
   if (is_true(inputs.skip)) return;
   const double learning_rate = host_value(inputs.learning_rate);
   const int64_t step = rounding_ ? num_steps() : 0;
-  stream(parts_, [&](const Part& part) {
-    if (inputs.gradient_factor.defined()) at::Tensor(part.gradients).mul_(inputs.gradient_factor);
+  update_parts(parts_, pager_.get(), [&](const Part& part, Range piece, const StatePager::State& state) {
+    const at::Tensor own_gradients = part.gradients.narrow(0, piece.offset, piece.numel);
+    if (inputs.gradient_factor.defined()) at::Tensor(own_gradients).mul_(inputs.gradient_factor);
     const auto update = [&](std::vector<at::Tensor> tensors, const at::Tensor& gradients) {
       at::Tensor change = gradients;
       if (part.rule.weight_decay != 0) change = at::add(change, tensors[0], part.rule.weight_decay);
       if (momentum_ != 0) change = tensors[1].mul_(momentum_).add_(change);
       tensors[0].add_(change, -learning_rate * part.rule.rate);
     };
-    std::vector<at::Tensor> tensors = {part.values};
-    if (momentum_ != 0) tensors.push_back(part.velocity);
-    apply_update(rounding_, tensors, part.gradients, part.runs, step, update);
+    std::vector<at::Tensor> tensors = {part.values.narrow(0, piece.offset, piece.numel)};
+    tensors.insert(tensors.end(), state.begin(), state.end());
+    apply_update(rounding_, tensors, own_gradients, part.runs, piece.offset, step, update);
   });
+}
+
+std::vector<StatePager*> Sgd::pagers() const {
+  return pager_ ? std::vector{pager_.get()} : std::vector<StatePager*>();
 }
 
 std::vector<ShardTensor> Sgd::state() const {

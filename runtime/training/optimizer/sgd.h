@@ -11,6 +11,7 @@ class Sgd final : public Optimizer {
   Sgd(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups,
       const std::optional<StochasticRounding>& rounding);
   std::vector<ShardTensor> state() const override;
+  std::vector<StatePager*> pagers() const override;
 
  protected:
   void update(const UpdateInputs& inputs) override;
@@ -26,11 +27,13 @@ class Sgd final : public Optimizer {
     std::vector<at::Tensor> tensors() const {
       return velocity.defined() ? std::vector{values, gradients, velocity} : std::vector{values, gradients};
     }
+    StatePager::State state() const { return velocity.defined() ? StatePager::State{velocity} : StatePager::State(); }
   };
 
   double momentum_;
   std::optional<StochasticRounding> rounding_;
   std::vector<Part> parts_;
+  std::unique_ptr<StatePager> pager_;
 };
 
 }  // namespace meshtrain

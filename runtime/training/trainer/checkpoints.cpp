@@ -36,6 +36,11 @@ std::chrono::milliseconds slow_write() {
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * (seconds > 0 ? seconds : kSeconds)));
 }
 
+/// Returns true when some data is in a file, which is for data that memory cannot hold twice.
+bool is_on_disk(const Trainer& trainer) {
+  return trainer.shard_memory().is_on_disk() || trainer.state_memory().is_on_disk();
+}
+
 std::string file_of(int rank) {
   char name[32];
   std::snprintf(name, sizeof name, "rank-%05d.safetensors", rank);
@@ -65,8 +70,8 @@ Checkpoints::Checkpoints(const KeptCheckpoints& kept, CheckpointDisks disks, Che
       disks_(std::move(disks)),
       head_(std::move(head)),
       world_(world.with_purpose("checkpoint")),
-      memory_(trainer.shard_memory()),
-      pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
+      trainer_(trainer),
+      pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!is_on_disk(trainer)) {}
 
 Checkpoints::~Checkpoints() {
   if (stage_ == Stage::Failed) disks_.remove(head_.state.step);
@@ -76,9 +81,10 @@ void Checkpoints::save(const TrainingState& state) {
   begun_ = std::chrono::steady_clock::now();
   head_.state = state;
   complete_or_fail([&] { disks_.begin(state.step); });
+  trainer_.await_copies();
   pieces_.save(disks_.partial(state.step));
   stage_ = Stage::Pieces;
-  if (memory_.is_on_disk()) await_disk();  // pieces are not copied, and the next step changes them
+  if (is_on_disk(trainer_)) await_disk();  // pieces are not copied, and the next step changes them
 }
 
 bool Checkpoints::done_within(std::chrono::milliseconds patience) const {
@@ -122,7 +128,7 @@ void Checkpoints::gather_parts() {
   complete_or_fail([&] {
     agree(world_, [&] {
       part = pieces_.wait();
-      memory_.check_written();  // otherwise the pieces may be zeros that were read from the disk
+      trainer_.check_written();  // otherwise the pieces may be zeros that were read from the disk
     });
   });
   std::vector<std::string> parts = gather_texts(world_, part);

@@ -24,11 +24,12 @@ struct WrittenCheckpoint {
   double seconds;  ///< from the end of the saved step to the end of the step that found the checkpoint durable
 };
 
-/// The checkpoints that a run writes. save() copies the data that this rank owns to host memory, and a thread writes
-/// the copy. When every rank has reported in a step's vote that its part is durable, rank 0 gathers the descriptions of
-/// all parts and writes the manifest in the background. When the manifest is durable, every rank checks that its file
-/// still exists, the folder gets its final name on all hosts, and only then old checkpoints are removed. Every rank
-/// constructs the same object and makes the same calls. A failure on one rank is thrown by all ranks as AgreedError.
+/// The checkpoints that a run writes. save() copies the data that this rank owns, except what is on disk, to other host
+/// memory, and a thread writes the copy. When every rank has reported in a step's vote that its part is durable, rank 0
+/// gathers the descriptions of all parts and writes the manifest in the background. When the manifest is durable, every
+/// rank checks that its file still exists, the folder gets its final name on all hosts, and only then old checkpoints
+/// are removed. Every rank constructs the same object and makes the same calls. A failure on one rank is thrown by all
+/// ranks as AgreedError.
 class Checkpoints {
  public:
   /// Writes nothing yet. `head`: the head of every checkpoint; its state is ignored. `trainer` must outlive this.
@@ -69,7 +70,7 @@ class Checkpoints {
   CheckpointDisks disks_;
   CheckpointHead head_;
   Group world_;
-  ShardMemory memory_;
+  const Trainer& trainer_;
   PieceWriter pieces_;
   Stage stage_ = Stage::Idle;
   std::chrono::steady_clock::time_point begun_;  // start of the save in progress

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "mesh/agree.h"
+#include "mesh/base/error.h"
 #include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/flight_recorder.h"
@@ -29,13 +30,21 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
   std::optional<StochasticRounding> rounding;
   if (options.rounding_seed) rounding.emplace(*options.rounding_seed);
   optimizer_ = make(options.optimizer, groups_, rounding);
+  if (groups_.front().fsdp->pages_state() && optimizer_->pagers().empty() && !optimizer_->state().empty()) {
+    throw InputError("optimizer.name", options.optimizer.name +
+                                           " cannot update parameters on the GPU with state that is offloaded: leave "
+                                           "out parallel.fsdp.offload.parameters");
+  }
   if (scales_loss_) loss_scale_ = LossScale(*options.loss_scale);
   const bool is_offloaded = groups_.front().fsdp->is_offloaded();
   for (const ParameterGroup& group : groups_) {
-    if (group.fsdp->is_offloaded() == is_offloaded) continue;
+    if (group.fsdp->is_offloaded() == is_offloaded &&
+        group.fsdp->pages_state() == groups_.front().fsdp->pages_state()) {
+      continue;
+    }
     throw std::invalid_argument(
-        "shards of some parts of the model are offloaded, those of others are not: give all parts the same "
-        "FsdpOptions::memory");
+        "shards or state of some parts of the model are offloaded, those of others are not: give all parts the same "
+        "FsdpOptions::memory and state_memory");
   }
   if (!is_offloaded) return;
   optimizer_->report_updates();
@@ -181,6 +190,27 @@ void Trainer::finish_copies() const {
   for (const ParameterGroup& group : groups_) group.fsdp->finish_copies();
 }
 
+void Trainer::await_copies() const {
+  finish_copies();
+  optimizer_->finish_copies();
+}
+
+void Trainer::check_written() const {
+  shard_memory().check_written();
+  state_memory().check_written();
+}
+
+bool Trainer::copies() const {
+  const Fsdp& fsdp = *groups_.front().fsdp;
+  return fsdp.is_offloaded() || fsdp.pages_state();
+}
+
+CopiedBytes Trainer::copied_bytes() const {
+  CopiedBytes bytes = optimizer_->copied_bytes();
+  for (const ParameterGroup& group : groups_) bytes = bytes + group.fsdp->copied_bytes();
+  return bytes;
+}
+
 // One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
 // only the first of them adds it), squares of the owned gradients, stop requests, and durable parts of a checkpoint.
 at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
@@ -210,7 +240,7 @@ void Trainer::multiply_gradients(const at::Tensor& factor) {
 }
 
 std::vector<ShardTensor> Trainer::shards() const {
-  finish_copies();
+  await_copies();
   std::vector<ShardTensor> shards;
   for (const ParameterGroup& group : groups_) {
     for (const Unit& unit : group.fsdp->units()) {

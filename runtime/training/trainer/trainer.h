@@ -30,7 +30,8 @@ class Trainer {
  public:
   /// `parts`: the parts that this rank computes, at least one, all with the same kind of shard memory. `index`: the
   /// parameters of the complete model, including those of `parts` (index_of()). `make`: makes the optimizer. Throws
-  /// InputError when no optimizer has the name in `options`. Not collective. `mesh` must outlive this.
+  /// InputError when no optimizer has the name in `options`, and when the optimizer's state is offloaded alone and
+  /// `make` returns an optimizer that has no Optimizer::pagers(). Not collective. `mesh` must outlive this.
   Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
           const OptimizerFactory& make = make_optimizer);
   Trainer(const Trainer&) = delete;
@@ -81,6 +82,8 @@ class Trainer {
   /// Returns this rank's shards of every parameter, including frozen ones if TrainerOptions::saves_frozen, and of the
   /// optimizer's state. No copy uses them when this returns.
   std::vector<ShardTensor> shards() const;
+  /// Returns when the host may read and change those of shards() that are in its memory.
+  void await_copies() const;
   /// Writes the trainer's part of `state`: updates and loss scale.
   void write(TrainingState& state);
   /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
@@ -100,8 +103,19 @@ class Trainer {
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   /// Returns all parameters of the model.
   const ParameterIndex& index() const { return index_; }
-  /// Returns the memory that all groups share for this rank's shards and the optimizer's state.
+  /// Returns the memory that all groups share for this rank's shards.
   const ShardMemory& shard_memory() const { return groups_.front().fsdp->shard_memory(); }
+  /// Returns the memory that all groups share for the optimizer's state.
+  const ShardMemory& state_memory() const { return groups_.front().fsdp->state_memory(); }
+  /// Throws as ShardMemory::check_written() does, for shards and state.
+  void check_written() const;
+
+  /// Returns true when shards, or the optimizer's state, are copied between a GPU and its host.
+  bool copies() const;
+  /// Returns the bytes of shards, gradients and state copied between a GPU and its host so far.
+  CopiedBytes copied_bytes() const;
+  /// Returns Optimizer::paging_bytes().
+  int64_t paging_bytes() const { return optimizer_->paging_bytes(); }
 
  private:
   /// Returns each of `numbers` summed over dp x cp.

@@ -65,8 +65,9 @@ FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& re
   // The base of adapters is never updated: nothing is lost when it is rounded once, to the dtype of the layers.
   if (options.shape.adapter) fsdp.frozen_dtype = options.precision.compute;
   fsdp.reduce_dtype = options.precision.reduce;
-  if (options.offload == Offload::Disk) fsdp.memory = ShardMemory::on_disk(options.offload_folder);
-  if (options.offload == Offload::Host) fsdp.memory = ShardMemory::on_host();
+  if (options.offload == Offload::Disk) fsdp.state_memory = ShardMemory::on_disk(options.offload_folder);
+  if (options.offload == Offload::Host) fsdp.state_memory = ShardMemory::on_host();
+  if (fsdp.state_memory && options.offload_parameters) fsdp.memory = *fsdp.state_memory;
   return fsdp;
 }
 

@@ -11,7 +11,8 @@ namespace meshtrain {
 ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh);
 
 /// Returns the FSDP options of a model over the ranks of `replicas`. With Offload::Disk shards lie in a file of this
-/// rank, with Offload::Host in the host's memory. Not collective.
+/// rank, with Offload::Host in the host's memory; without offload_parameters only the optimizer's state. Not
+/// collective.
 FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas);
 
 }  // namespace meshtrain

@@ -33,7 +33,7 @@ struct Precision {
   at::ScalarType reduce = at::kFloat;    ///< dtype in which gradients are added up and reduced
 };
 
-/// The memory that holds shards, their gradients and the optimizer's state.
+/// The memory that holds the optimizer's state, and shards and their gradients if offload_parameters.
 enum class Offload { None, Host, Disk };
 
 /// The layout of parameters on the ranks that hold the same part of the model.
@@ -64,6 +64,7 @@ struct TransformerOptions {
   FsdpOptions fsdp = {};  ///< reshard_after_forward, accumulate_unsharded, prefetch; fsdp_options() sets the others
   Offload offload = Offload::None;
   std::filesystem::path offload_folder = {};  ///< of the ranks' files, for Offload::Disk
+  bool offload_parameters = true;             ///< false: offloads only the optimizer's state
   bool offload_activations = false;           ///< ActivationOffload on GPUs; no effect on CPU ranks
 };
 

@@ -161,25 +161,25 @@ void update_in_fp32(const std::vector<at::Tensor>& tensors, const at::Tensor& gr
 }  // namespace
 
 void StochasticRounding::apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients,
-                               const at::Tensor& runs, int64_t step, const Update& update) const {
+                               const at::Tensor& runs, int64_t first, int64_t step, const Update& update) const {
   update_in_fp32(
-      tensors, gradients, update, [&](size_t i, const at::Tensor& to, const at::Tensor& exact, int64_t first) {
+      tensors, gradients, update, [&](size_t i, const at::Tensor& to, const at::Tensor& exact, int64_t begin) {
         if (to.scalar_type() == at::kFloat) {
           to.copy_(exact);
         } else {
-          round_stochastically(to, exact, runs, first, static_cast<uint32_t>(step), static_cast<uint32_t>(i));
+          round_stochastically(to, exact, runs, first + begin, static_cast<uint32_t>(step), static_cast<uint32_t>(i));
         }
       });
 }
 
 void apply_update(const std::optional<StochasticRounding>& rounding, const std::vector<at::Tensor>& tensors,
-                  const at::Tensor& gradients, const at::Tensor& runs, int64_t step,
+                  const at::Tensor& gradients, const at::Tensor& runs, int64_t first, int64_t step,
                   const StochasticRounding::Update& update) {
   const at::ScalarType dtype = tensors.front().scalar_type();
   const bool mixed = std::any_of(tensors.begin(), tensors.end(),
                                  [&](const at::Tensor& tensor) { return tensor.scalar_type() != dtype; });
   if (rounding) {
-    rounding->apply(tensors, gradients, runs, step, update);
+    rounding->apply(tensors, gradients, runs, first, step, update);
   } else if (mixed) {
     update_in_fp32(tensors, gradients, update,
                    [](size_t, const at::Tensor& to, const at::Tensor& exact, int64_t) { to.copy_(exact); });

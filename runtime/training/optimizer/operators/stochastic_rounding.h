@@ -38,11 +38,11 @@ class StochasticRounding {
   /// vectors, so that every element is computed in the same way.
   using Update = std::function<void(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients)>;
 
-  /// Applies `update` to `tensors`: weights, then state; [n] bf16, or fp32, which is not rounded; gradients in bf16; of
-  /// a range with `runs`.
-  /// `step`: that of the optimizer, from 1 on. Does nothing on the Meta device.
-  void apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients, const at::Tensor& runs, int64_t step,
-             const Update& update) const;
+  /// Applies `update` to `tensors`: weights, then state; [n] bf16, or fp32, which is not rounded; gradients in bf16:
+  /// elements [first, first + n) of a range with `runs`. `step`: that of the optimizer, from 1 on. Does nothing on the
+  /// Meta device.
+  void apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients, const at::Tensor& runs, int64_t first,
+             int64_t step, const Update& update) const;
 
  private:
   uint64_t seed_;
@@ -51,7 +51,7 @@ class StochasticRounding {
 /// Applies `update` to `tensors`, through `rounding` if given. Tensors of several dtypes, weights in bf16 beside state
 /// in fp32, are updated in fp32 and rounded to the nearest.
 void apply_update(const std::optional<StochasticRounding>& rounding, const std::vector<at::Tensor>& tensors,
-                  const at::Tensor& gradients, const at::Tensor& runs, int64_t step,
+                  const at::Tensor& gradients, const at::Tensor& runs, int64_t first, int64_t step,
                   const StochasticRounding::Update& update);
 
 }  // namespace meshtrain

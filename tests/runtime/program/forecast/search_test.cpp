@@ -9,6 +9,7 @@
 #include "runtime/program/forecast/improve.h"
 #include "runtime/program/forecast/settings.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/training/optimizer/state_pager.h"
 #include "tests/support/files.h"
 
 namespace meshtrain::testing {
@@ -161,6 +162,27 @@ TEST(PlanSettings, OffloadIsTakenWhereNothingElseFits) {
   ASSERT_LT(offloaded, state);
   request.memory = offloaded + kGpuRuntimeBytes;
   EXPECT_TRUE(found());
+}
+
+TEST(PlanSettings, TheStateAloneIsOffloadedWhereThatIsEnough) {
+  const Recipe recipe = recipe_with({"train.micro_batch=1", "train.activation_checkpointing.mode=full"});
+  ForecastRequest request = request_for(1, 1);
+  request.scope = SearchScope::All;
+  const std::string offload = "parallel.fsdp.offload={to: host, parameters: false}";
+  const MeshForecast without = forecast_mesh(recipe, layout_of(1, 1, 1), {}, request);
+  const MeshForecast with = forecast_mesh(recipe, layout_of(1, 1, 1), {offload}, request);
+  const StepMemory before = without.forecast.step.memory(), after = with.forecast.step.memory();
+  EXPECT_EQ(after.parameters, before.parameters);
+  EXPECT_EQ(after.gradients, before.gradients);
+  EXPECT_LE(after.optimizer, 3 * 2 * 4 * StatePager::kPiece) << "slots";
+  const OffloadForecast& copies = with.forecast.step.offload;
+  EXPECT_GE(copies.host, before.optimizer);
+  EXPECT_EQ(copies.to_device, before.optimizer);
+  EXPECT_EQ(copies.to_host, before.optimizer);
+  request.memory = with.memory() + kGpuRuntimeBytes;
+  const MeshForecast best = search_meshes(recipe, request).meshes.at(0);
+  EXPECT_TRUE(best.fits);
+  EXPECT_NE(std::ranges::find(best.settings, offload), best.settings.end()) << "and copies less than all shards";
 }
 
 TEST(PlanSettings, TheLargestSequenceFitsAndTheNextDoesNot) {

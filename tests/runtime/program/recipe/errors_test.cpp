@@ -239,6 +239,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "--set train.activation_checkpointing.every=2: needs a mode: full or selective beside it"},
         BadSetting{{"parallel.fsdp.offload.path=/tmp"},
                    "--set parallel.fsdp.offload.path=/tmp: needs to: disk beside it"},
+        BadSetting{{"parallel.fsdp.offload.parameters=false"},
+                   "--set parallel.fsdp.offload.parameters=false: needs to: host or disk beside it"},
         BadSetting{
             {"train.activation_checkpointing={mode: full, every: 0}"},
             "--set train.activation_checkpointing={mode: full, every: 0}: train.activation_checkpointing.every: 0 "

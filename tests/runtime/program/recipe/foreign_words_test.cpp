@@ -71,6 +71,7 @@ TEST_F(RecipeWords, OfOtherSystemsNameTheKeyHere) {
            {"train.data_seed=1", "it is train.seed"},
            {"compile.enable=true", "nothing is compiled at run time; on GPUs train.cuda_graph records steps"},
            {"train.nproc_per_node=1", "it is parallel.mesh"},
+           {"parallel.fsdp.offload_optimizer=true", "it is parallel.fsdp.offload.parameters"},
            {"lr=1", "it is optimizer.learning_rate"}}) {
     EXPECT_EQ(refusal({word}), "--set " + word + ": unknown key; here " + here);
   }

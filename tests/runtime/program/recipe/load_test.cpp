@@ -62,7 +62,7 @@ model: {family: llama, hidden_size: 64, intermediate_size: 96, num_hidden_layers
                        original_max_position_embeddings: 128},
         rms_norm_eps: 1e-5, initializer_range: 0.01, tie_word_embeddings: true, attention_bias: true, mlp_bias: True}
 parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard, unit: sublayer,
-           offload: {to: disk, path: shards}},
+           offload: {to: disk, path: shards, parameters: false}},
            sequence_parallel: off, nccl_user_buffers: true,
            context: {algorithm: all_gather, layout: zigzag}, backend: mpi}
 data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true,
@@ -95,6 +95,7 @@ device: cpu
   EXPECT_EQ(recipe.parallel.fsdp.unit, "sublayer");
   EXPECT_EQ(recipe.parallel.fsdp.offload.to, "disk");
   EXPECT_EQ(recipe.parallel.fsdp.offload.path, folder.path() / "shards");
+  EXPECT_FALSE(recipe.parallel.fsdp.offload.parameters);
   EXPECT_EQ(recipe.data.tokens, folder.path() / "a/b.bin");
   EXPECT_EQ(recipe.data.loss_mask, "/m.bin");
   EXPECT_EQ(recipe.data.ignore_id, 7);

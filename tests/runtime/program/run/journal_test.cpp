@@ -150,5 +150,11 @@ TEST_F(JournalTest, SaysWhatIsFrozenAndWhatMovesNothing) {
   EXPECT_TRUE(has(log, " info: parallel.fsdp.offload to host moves nothing")) << log;
 }
 
+TEST_F(JournalTest, SaysThatStateAloneMovesNothingOnTheHost) {
+  train({"train.steps=1", "parallel.fsdp.offload={to: host, parameters: false}"});
+  EXPECT_TRUE(has(log, " info: parallel.fsdp.offload to host moves nothing")) << log;
+  EXPECT_FALSE(has(log, "the optimizer's state alone")) << log;
+}
+
 }  // namespace
 }  // namespace meshtrain::testing
