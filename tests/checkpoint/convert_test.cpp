@@ -9,11 +9,13 @@
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
 #include "runtime/program/generate/model_source.h"
+#include "runtime/program/hf/config_json.h"
 #include "runtime/program/hf/peft_config.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/model/first_weights.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/transformer.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
@@ -128,6 +130,7 @@ void write_folder(const fs::path& folder, const ModelShape& shape, at::ScalarTyp
 
 TEST_F(Convert, MergesAdapters) {
   const std::vector<SavedModel> kinds = {{"phi3", "bf16_mixed", "adamw", "none", true, "all"},
+                                         {"qwen3", "fp32", "adamw", "none", false, "ends"},
                                          {"qwen3", "fp32", "adamw", "none", false, "qv"}};
   int number = 0;
   for (const SavedMesh& saved_mesh : meshes()) {
@@ -161,7 +164,7 @@ TEST_F(Convert, MergesAdapters) {
     for (const std::string& weight : {kOutput, kNorm}) {
       at::Tensor expected = weight_of(weight).to(at::kDouble);
       const AdapterNames factors = adapter_names(weight);
-      EXPECT_EQ(manifest.tensors.contains(factors.a), weight == kOutput && kind.adapter == "all") << weight;
+      EXPECT_EQ(manifest.tensors.contains(factors.a), weight == kOutput && kind.adapter != "qv") << weight;
       if (manifest.tensors.contains(factors.a)) {
         const at::Tensor term =
             at::matmul(reader.read(factors.b).to(at::kDouble), reader.read(factors.a).to(at::kDouble));
@@ -179,6 +182,7 @@ TEST_F(Convert, MergesAdapters) {
 
 TEST_F(Convert, GoesOnFromAnAdapterOfPeft) {
   const std::vector<SavedModel> kinds = {{"phi3", "bf16_mixed", "adamw", "none", true, "all"},
+                                         {"qwen3", "fp32", "adamw", "none", false, "ends"},
                                          {"qwen3", "fp32", "adamw", "none", false, "qv"}};
   int number = 0;
   for (const SavedMesh& saved_mesh : meshes()) {
@@ -199,7 +203,7 @@ TEST_F(Convert, GoesOnFromAnAdapterOfPeft) {
       EXPECT_EQ(found.alpha, adapter.alpha);
       EXPECT_EQ(found.use_rslora, adapter.use_rslora);
       EXPECT_EQ(found.dropout, adapter.dropout);
-      EXPECT_EQ(found.targets.size(), kind.adapter == "qv" ? 2U : 7U);
+      EXPECT_EQ(found.targets.size(), kind.adapter == "qv" ? 2U : kind.adapter == "ends" ? 3U : 7U);
       EXPECT_TRUE(found.layers.empty());
 
       trained.model.shape.adapter.from = path("peft" + name);
@@ -275,6 +279,27 @@ TEST_F(Convert, RefusesAnotherBaseThanTheAdaptersHad) {
     EXPECT_TRUE(has(refusal, "model.hf: weights of ")) << refusal;
     EXPECT_TRUE(has(refusal, "the adapters were trained with weights of ")) << refusal;
   }
+}
+
+// The merged embedding and head of a tied model are two tensors.
+TEST_F(Convert, UntiesAHeadWithAnAdapter) {
+  if (world().size() > 1) return;
+  Recipe tied = recipe(meshes().front(), {"llama", "fp32", "adamw", "none", true, "ends"});
+  ASSERT_TRUE(tied.model.shape.tie_word_embeddings);
+  Training training(tied, world());
+  training.run(2);
+  training.save(path("run"));
+  export_checkpoint(newest(path("run")), path("merged"), {});
+  EXPECT_FALSE(read_config_json(path("merged") / "config.json").tie_word_embeddings);
+  const SafetensorsFolder merged(path("merged"));
+  const Manifest manifest = read_run_manifest(newest(path("run")));
+  CheckpointReader reader(newest(path("run")), manifest);
+  const at::Tensor of_embedding = at::matmul(reader.read("model.embed_tokens.lora_embedding_A"),
+                                             reader.read("model.embed_tokens.lora_embedding_B").t());
+  const at::Tensor of_head = at::matmul(reader.read("lm_head.lora_B.weight"), reader.read("lm_head.lora_A.weight"));
+  const double scale = adapter_scale(tied.model.shape.adapter);
+  const at::Tensor difference = merged.read(kEmbedding) - merged.read(kHead);
+  EXPECT_LT(relative_error(difference, (of_embedding - of_head) * scale), 1e-5);
 }
 
 TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {
