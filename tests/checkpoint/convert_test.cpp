@@ -264,12 +264,29 @@ TEST_F(Convert, RefusesAnotherBaseThanTheAdaptersHad) {
   export_checkpoint(newest(path("run")), path("merged"), {});
   const SafetensorsFolder base(path("base")), merged(path("merged"));
   const std::string trained_weight = "model.layers.0.self_attn.q_proj.weight", frozen = "model.embed_tokens.weight";
+  const at::Tensor base_weight = base.read(frozen).clone();
   EXPECT_TRUE(at::equal(base.read(frozen), merged.read(frozen)));
   EXPECT_FALSE(at::equal(base.read(trained_weight), merged.read(trained_weight)));
 
-  fs::remove_all(path("base"));
+  fs::rename(path("base"), path("moved"));
+  const std::string gone = message<InputError>([&] { export_checkpoint(newest(path("run")), path("none"), {}); });
+  EXPECT_TRUE(has(gone, "no longer exists")) << gone;
+  EXPECT_TRUE(has(gone, "--base FOLDER")) << gone;
+  export_checkpoint(newest(path("run")), path("again"), {.base = path("moved")});
+  EXPECT_TRUE(at::equal(SafetensorsFolder(path("again")).read(trained_weight), merged.read(trained_weight)));
+  const ModelSource source = read_model_source(newest(path("run")), {.base = path("moved")});
+  EXPECT_EQ(source.hugging_face, path("moved")) << "it has the tokenizer";
+  ModelWeights weights(source);
+  Parameter embedding = full_parameter(frozen, base_weight.sizes().vec(), {}, at::kBFloat16);
+  embedding.tensor = at::empty_like(base_weight);
+  weights.read(embedding);
+  EXPECT_TRUE(at::equal(embedding.tensor, base_weight));
+  write_folder(path("other"), trained.model.shape, at::kFloat);
   EXPECT_TRUE(
-      has(message<InputError>([&] { export_checkpoint(newest(path("run")), path("none"), {}); }), "no longer exists"));
+      has(message<InputError>([&] { export_checkpoint(newest(path("run")), path("none"), {.base = path("other")}); }),
+          "the adapters were trained with weights of "));
+  EXPECT_TRUE(has(message<InputError>([&] { read_model_source(path("moved"), {.base = path("moved")}); }),
+                  "which has all weights"));
   ModelShape other = trained.model.shape;
   write_folder(path("base"), other, at::kFloat);
   for (const std::string& refusal :
@@ -279,6 +296,15 @@ TEST_F(Convert, RefusesAnotherBaseThanTheAdaptersHad) {
     EXPECT_TRUE(has(refusal, "model.hf: weights of ")) << refusal;
     EXPECT_TRUE(has(refusal, "the adapters were trained with weights of ")) << refusal;
   }
+}
+
+TEST_F(Convert, ImportsNoBaseOfAdapters) {
+  if (world().size() > 1) return;
+  const Recipe adapted = recipe(meshes().front(), {"llama", "fp32", "adamw", "none", false, "qv"});
+  write_folder(path("base"), adapted.model.shape, at::kFloat);
+  const std::string refusal = message<InputError>([&] { import_checkpoint(path("base"), adapted, path("imported")); });
+  EXPECT_TRUE(has(refusal, "checkpoints leave the base out: begin with meshtrain train and model.hf: ")) << refusal;
+  EXPECT_FALSE(fs::exists(path("imported")));
 }
 
 // The merged embedding and head of a tied model are two tensors.

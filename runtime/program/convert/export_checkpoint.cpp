@@ -132,7 +132,8 @@ class MergedWeights {
 
 ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out, const ExportOptions& options) {
   const Manifest manifest = read_run_manifest(folder);
-  const Recipe recipe = recipe_of(folder, manifest);
+  Recipe recipe = recipe_of(folder, manifest);
+  move_base(recipe, options.base);
   ModelShape shape = shape_to_export(recipe);
   if (adapts_vocabulary(shape.adapter)) shape.tie_word_embeddings = false;  // merged, they are two tensors
   const at::ScalarType dtype = options.dtype.value_or(dtype_of(recipe.train.precision));
