@@ -28,22 +28,6 @@ void append(std::vector<Parameter*>& all, std::vector<Adapter>& adapters) {
   for (Adapter& adapter : adapters) all.push_back(&adapter.b);
 }
 
-AdapterTerms terms(const std::vector<Adapter>& adapters, const std::vector<int64_t>& first_columns,
-                   const at::Tensor& tokens) {
-  AdapterTerms terms;
-  if (adapters.empty()) return terms;
-  for (const Adapter& adapter : adapters) {
-    terms.a.push_back(adapter.a.tensor);
-    terms.b.push_back(adapter.b.tensor);
-    terms.scales.push_back(adapter.scale);
-  }
-  terms.first_columns = first_columns;
-  terms.dropout = adapters.front().dropout;
-  terms.tokens = tokens;
-  terms.first_feature = adapters.front().a.box.start[1];
-  return terms;
-}
-
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& tp, int64_t in_features,
@@ -70,7 +54,8 @@ ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& tp, int64_t in_
 }
 
 at::Tensor ColumnParallelLinear::forward(const LayerInput& x, const at::Tensor& tokens) const {
-  return column_parallel_linear(x, tensors(weights_), tensors(biases_), tp_, terms(adapters_, first_columns_, tokens));
+  return column_parallel_linear(x, tensors(weights_), tensors(biases_), tp_,
+                                adapter_terms(adapters_, first_columns_, tokens));
 }
 
 std::vector<Parameter*> ColumnParallelLinear::parameters() {
@@ -97,7 +82,7 @@ RowParallelLinear::RowParallelLinear(const TensorParallel& tp, const std::string
 
 at::Tensor RowParallelLinear::forward(const LayerInput& x, const at::Tensor& tokens) const {
   return row_parallel_linear(x, weight_.tensor, bias_.empty() ? at::Tensor() : bias_.front().tensor, tp_,
-                             terms(adapter_, {0}, tokens));
+                             adapter_terms(adapter_, {0}, tokens));
 }
 
 std::vector<Parameter*> RowParallelLinear::parameters() {

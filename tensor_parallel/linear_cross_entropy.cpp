@@ -25,8 +25,9 @@ using torch::autograd::variable_list;
 /// refilled between forward and backward.
 struct Head : torch::CustomClassHolder {
   Head(const Parameter& parameter, int64_t ignored_id, const TensorParallel& parallel, int64_t tokens_at_once,
-       double cap)
+       double cap, AdapterTerms adapter_terms)
       : weight(parameter.tensor),
+        adapter(std::move(adapter_terms)),
         first(parameter.box.start[0]),
         valid(parameter.box.size[0]),
         ignored(ignored_id),
@@ -40,8 +41,25 @@ struct Head : torch::CustomClassHolder {
   /// Returns the weight without padding, [valid, M].
   at::Tensor rows() const { return weight.detach().narrow(0, 0, valid); }
 
+  /// Returns the adapter without padding, for `count` tokens from `first` on.
+  AdapterTerms terms(int64_t begin, int64_t count) const {
+    AdapterTerms terms = adapter;
+    for (at::Tensor& factor : terms.a) factor = factor.detach();
+    for (at::Tensor& factor : terms.b) factor = factor.detach().narrow(0, 0, valid);
+    if (terms.tokens.defined()) terms.tokens = terms.tokens.narrow(0, begin, count);
+    return terms;
+  }
+
+  /// Returns the leaves: the weight, then the factors of the adapter.
+  std::vector<at::Tensor> leaves() const {
+    std::vector<at::Tensor> all = {weight};
+    for (const auto* factors : {&adapter.a, &adapter.b}) all.insert(all.end(), factors->begin(), factors->end());
+    return all;
+  }
+
   at::Tensor
       weight;  ///< [V/tp rounded up, M]: the ids from `first` on, of which `valid` are there (0 and all included)
+  AdapterTerms adapter;  ///< B: [V/tp rounded up, rank]
   int64_t first;
   int64_t valid;
   int64_t ignored;
@@ -64,7 +82,9 @@ int chunks_alive(const TensorParallel& tp) {
 class Chunk {
  public:
   /// Computes the logits of x [n, M], labels [n], and issues the all-reduce of their maxima.
-  Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head) : logits_(product(x, head.rows())) {
+  Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head, AdapterTerms adapter)
+      : logits_(product(x, head.rows())), adapter_(std::move(adapter)) {
+    if (!adapter_.empty()) hidden_ = adapter_.add_to(logits_, x);
     if (head.softcap > 0) {
       logits_.div_(head.softcap).tanh_();
       slope_ = 1 - logits_.square();
@@ -105,6 +125,10 @@ class Chunk {
     return logits_;
   }
 
+  const AdapterTerms& adapter() const { return adapter_; }
+  /// Returns drop(x) A^T, [n, rank].
+  const at::Tensor& hidden() const { return hidden_; }
+
  private:
   /// Returns true when this rank has ids at all.
   bool any() const { return logits_.size(1) > 0; }
@@ -119,6 +143,8 @@ class Chunk {
 
   at::Tensor logits_;  // [n, valid], capped; later the gradient
   at::Tensor slope_;   // [n, valid], of the cap; undefined without one
+  AdapterTerms adapter_;
+  at::Tensor hidden_;  // [n, rank]; undefined without an adapter
   RowLabels labels_;
   at::Tensor statistics_;  // [3, n], see row_statistics(): of this rank; after start_sums() [1] and [2] are sums over
                            // all ranks
@@ -136,7 +162,7 @@ void for_chunks(const at::Tensor& x, const at::Tensor& labels, const Head& head,
     const auto begin = [&](int64_t chunk_number) { return tokens * chunk_number / chunks; };
     const auto start = [&](std::optional<Chunk>& to, int64_t from) {
       const int64_t first = begin(from), count = begin(from + 1) - first;
-      to.emplace(x.narrow(0, first, count), labels.narrow(0, first, count), head);
+      to.emplace(x.narrow(0, first, count), labels.narrow(0, first, count), head, head.terms(first, count));
     };
     if (!chunk) start(chunk, i);
     chunk->start_sums(head);
@@ -166,8 +192,49 @@ at::Tensor loss_alone(const at::Tensor& x, const at::Tensor& labels, const Head&
   return loss;
 }
 
+/// The gradient of a leaf, added up chunk by chunk: in fp32 when it is a half and there are several chunks, because a
+/// half would be rounded once a chunk.
+class ChunkedGradient {
+ public:
+  /// `valid`: rows of the leaf without padding; `tokens`: of all chunks.
+  ChunkedGradient(const at::Tensor& leaf, bool needed, int64_t valid, int64_t tokens, const Head& head)
+      : needed_(needed) {
+    if (!needed) return;
+    const GradientTarget target = gradient_target(leaf);
+    returned_ = !target.buffer.defined();
+    writes_ = target.unwritten;
+    gradient_ = returned_ ? at::zeros_like(leaf) : target.buffer;
+    rows_ = gradient_.narrow(0, 0, valid);
+    apart_ = tokens > head.chunk_tokens && c10::isReducedFloatingType(gradient_.scalar_type());
+    sum_ = apart_ ? at::empty(rows_.sizes(), rows_.options().dtype(at::kFloat)) : rows_;
+    const int64_t written = tokens > 0 ? valid : 0;  // rows that products write
+    if (writes_) gradient_.narrow(0, written, leaf.size(0) - written).zero_();
+  }
+
+  bool needed() const { return needed_; }
+
+  /// Adds a^T b, of a chunk.
+  void add(const at::Tensor& a, const at::Tensor& b) {
+    add_product(sum_, a, b, (apart_ || writes_) && is_first_);
+    is_first_ = false;
+  }
+
+  /// Returns the gradient that autograd must receive. Call once.
+  at::Tensor finish() {
+    if (apart_ && !is_first_) writes_ ? rows_.copy_(sum_) : rows_.add_(sum_);
+    return returned_ ? gradient_ : at::Tensor();
+  }
+
+ private:
+  bool needed_;
+  bool returned_ = false, writes_ = false, apart_ = false, is_first_ = true;
+  at::Tensor gradient_;  // [shape of the leaf]
+  at::Tensor rows_;      // without padding
+  at::Tensor sum_;       // of chunks so far
+};
+
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor&, const at::Tensor& labels,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, const at::Tensor& labels,
                             const HeadPointer& head) {
     constexpr double kNotYet = std::numeric_limits<double>::quiet_NaN();
     const at::Tensor value =
@@ -183,35 +250,42 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const auto head = c10::static_intrusive_pointer_cast<Head>(ctx->saved_data["head"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &labels = saved[1], &upstream = grads[0];
-    const bool needs_x = ctx->needs_input_grad(0), needs_weight = ctx->needs_input_grad(1);
-
-    const GradientTarget target = needs_weight ? gradient_target(head->weight) : GradientTarget{};
-    const bool returned = needs_weight && !target.buffer.defined();
-    const at::Tensor weight_gradient = returned ? at::zeros_like(head->weight) : target.buffer;
-    // Chunks add up in fp32: a gradient in a half would be rounded once a chunk.
-    const bool several = labels.numel() > head->chunk_tokens;
-    const bool apart = needs_weight && several && c10::isReducedFloatingType(weight_gradient.scalar_type());
-    const at::Tensor rows = !needs_weight ? at::Tensor() : weight_gradient.narrow(0, 0, head->valid);
-    const at::Tensor sum = apart ? at::empty(rows.sizes(), rows.options().dtype(at::kFloat)) : rows;
-    const int64_t written = labels.numel() > 0 ? head->valid : 0;  // rows that products write
-    if (target.unwritten) weight_gradient.narrow(0, written, head->weight.size(0) - written).zero_();
+    const bool needs_x = ctx->needs_input_grad(0);
+    const int64_t tokens = labels.numel();
+    ChunkedGradient of_weight(head->weight, ctx->needs_input_grad(1), head->valid, tokens, *head);
+    std::vector<ChunkedGradient> of_a, of_b;  // one or none
+    for (const at::Tensor& a : head->adapter.a)
+      of_a.emplace_back(a, ctx->needs_input_grad(2), a.size(0), tokens, *head);
+    for (const at::Tensor& b : head->adapter.b)
+      of_b.emplace_back(b, ctx->needs_input_grad(3), head->valid, tokens, *head);
     const at::Tensor x = start_gather(saved[0], head->tp).wait();
     const at::Tensor full_dx = needs_x ? at::empty(x.sizes(), x.options()) : at::Tensor();
     PendingTensor dx;
     at::Tensor value = ctx->saved_data["value"].toTensor().zero_();
     for_chunks(x, labels, *head, [&](Chunk& chunk, int64_t first, int64_t count) {
       value.add_(chunk.loss());
-      const at::Tensor gradient = chunk.gradient(upstream);
+      const at::Tensor gradient = chunk.gradient(upstream), rows = x.narrow(0, first, count);
+      const AdapterTerms& adapter = chunk.adapter();
+      const at::Tensor hidden_gradient = adapter.empty() ? at::Tensor() : adapter.hidden_gradient(gradient);
       if (needs_x) {
-        product_into(full_dx.narrow(0, first, count), gradient, head->rows().t());
-        if (first + count == labels.numel()) dx = start_sum(full_dx, head->tp);
+        at::Tensor own = full_dx.narrow(0, first, count);
+        product_into(own, gradient, head->rows().t());
+        if (!adapter.empty()) adapter.add_input_gradient(own, hidden_gradient);
+        if (first + count == tokens) dx = start_sum(full_dx, head->tp);
       }
-      const bool writes = (apart || target.unwritten) && first == 0;
-      if (needs_weight) add_product(sum, gradient, x.narrow(0, first, count), writes);
+      if (of_weight.needed()) of_weight.add(gradient, rows);
+      for (ChunkedGradient& factor : of_a) {
+        if (factor.needed()) factor.add(hidden_gradient, adapter.dropped(rows));
+      }
+      for (ChunkedGradient& factor : of_b) {
+        if (factor.needed()) factor.add(gradient, chunk.hidden() * adapter.scales[0]);
+      }
     });
-    if (apart && target.unwritten) rows.copy_(sum);
-    if (apart && !target.unwritten) rows.add_(sum);
-    return {needs_x ? dx.wait() : at::Tensor(), returned ? weight_gradient : at::Tensor(), at::Tensor(), at::Tensor()};
+    variable_list gradients = {needs_x ? dx.wait() : at::Tensor(), of_weight.finish()};
+    for (ChunkedGradient& factor : of_a) gradients.push_back(factor.finish());
+    for (ChunkedGradient& factor : of_b) gradients.push_back(factor.finish());
+    gradients.resize(gradients.size() + 2);  // labels, the head
+    return gradients;
   }
 };
 
@@ -228,15 +302,19 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Parameter& head, const at::Tensor& labels, int64_t ignored,
-                                const TensorParallel& tp, std::optional<int64_t> chunk_tokens, double softcap) {
+                                const TensorParallel& tp, std::optional<int64_t> chunk_tokens, double softcap,
+                                const AdapterTerms& adapter) {
   const at::Tensor& weight = head.tensor;
   const int alive = chunks_alive(tp) * (softcap > 0 ? 2 : 1);
   const int64_t tokens_at_once = chunk_tokens ? *chunk_tokens
                                               : head_chunk_tokens(stood_for(x.device()), labels.numel(), weight.size(0),
                                                                   weight.element_size(), alive);
-  const auto kept = c10::make_intrusive<Head>(head, ignored, tp, tokens_at_once, softcap);
-  const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
-  return recorded ? LinearCrossEntropy::apply(x, weight, labels, kept) : loss_alone(x, labels, *kept);
+  const auto kept = c10::make_intrusive<Head>(head, ignored, tp, tokens_at_once, softcap, adapter);
+  const std::vector<at::Tensor> leaves = kept->leaves();
+  const auto is_trained = [](const at::Tensor& leaf) { return leaf.requires_grad(); };
+  const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || std::ranges::any_of(leaves, is_trained));
+  at::TensorList list = leaves;
+  return recorded ? LinearCrossEntropy::apply(x, list, labels, kept) : loss_alone(x, labels, *kept);
 }
 
 }  // namespace meshtrain

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "mesh/parameter.h"
+#include "tensor_parallel/adapter_terms.h"
 #include "tensor_parallel/tensor_parallel.h"
 
 namespace meshtrain {
@@ -39,8 +40,11 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 /// For one rank one chunk is alive at a time. For several ranks two are, whose logits together stay within the bound:
 /// the sums of a chunk are all-reduced while the next chunk's logits are computed, and the next chunk's maximum during
 /// the gradients of this one. The backward also takes the memory of the gradient of x, and on the host that of
-/// product_into() and add_product(). When the gradient of W is a half and there are several chunks, they are added up
-/// in fp32, [V/tp, M], and rounded once.
+/// product_into() and add_product(). When the gradient of W, A or B is a half and there are several chunks, they are
+/// added up in fp32 and rounded once.
+///
+/// `adapter`: at most one, whose term is added to the logits of each chunk; A is complete on every rank, B [V, rank] is
+/// cut as W. Gradients of A are this rank's part of a sum over tp.
 ///
 /// `softcap` c above 0: logits become c tanh(logits / c), as in Gemma 2; chunks are half as large then.
 ///
@@ -49,6 +53,6 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 /// once. If W has a gradient buffer, the gradient of W is added there.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Parameter& head, const at::Tensor& labels, int64_t ignored,
                                 const TensorParallel& tp, std::optional<int64_t> chunk_tokens = std::nullopt,
-                                double softcap = 0);
+                                double softcap = 0, const AdapterTerms& adapter = {});
 
 }  // namespace meshtrain

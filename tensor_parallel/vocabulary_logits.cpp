@@ -11,7 +11,8 @@
 
 namespace meshtrain {
 
-VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp, double softcap)
+VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp, double softcap,
+                                   const AdapterTerms& adapter)
     : group_(tp.group.with_purpose("tp.logits")),
       vocab_size_(head.global_shape[0]),
       first_(head.box.start[0]),
@@ -23,7 +24,10 @@ VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, c
     throw RankError<std::invalid_argument>(message.str());
   }
   const at::NoGradGuard no_grad;
-  local_ = product(x.unsqueeze(0), head.tensor.detach()).squeeze(0);
+  const at::Tensor row = x.unsqueeze(0);
+  at::Tensor logits = product(row, head.tensor.detach());
+  if (!adapter.empty()) adapter.add_to(logits, row);
+  local_ = logits.squeeze(0);
   if (softcap > 0) local_.div_(softcap).tanh_().mul_(softcap);
 }
 

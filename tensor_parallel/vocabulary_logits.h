@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/parameter.h"
+#include "tensor_parallel/adapter_terms.h"
 #include "tensor_parallel/tensor_parallel.h"
 
 namespace meshtrain {
@@ -11,9 +12,10 @@ namespace meshtrain {
 class VocabularyLogits {
  public:
   /// Computes x W^T, and with a `softcap` c above 0 c tanh(x W^T / c). x [M]: the same on every tp rank; `head`: W [V,
-  /// M], its rows cut over tp, rounded up. Not collective, not differentiable. Throws std::invalid_argument for an x of
-  /// another shape.
-  VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp, double softcap = 0);
+  /// M], its rows cut over tp, rounded up; `adapter`: as for linear_cross_entropy(). Not collective, not
+  /// differentiable. Throws std::invalid_argument for an x of another shape.
+  VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp, double softcap = 0,
+                   const AdapterTerms& adapter = {});
 
   struct LargestLogit {
     int64_t id;

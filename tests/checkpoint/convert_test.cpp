@@ -9,11 +9,13 @@
 #include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/program/convert/import_checkpoint.h"
 #include "runtime/program/generate/model_source.h"
+#include "runtime/program/hf/config_json.h"
 #include "runtime/program/hf/peft_config.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/model/first_weights.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/transformer.h"
 #include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
@@ -128,6 +130,7 @@ void write_folder(const fs::path& folder, const ModelShape& shape, at::ScalarTyp
 
 TEST_F(Convert, MergesAdapters) {
   const std::vector<SavedModel> kinds = {{"phi3", "bf16_mixed", "adamw", "none", true, "all"},
+                                         {"qwen3", "fp32", "adamw", "none", false, "ends"},
                                          {"qwen3", "fp32", "adamw", "none", false, "qv"}};
   int number = 0;
   for (const SavedMesh& saved_mesh : meshes()) {
@@ -161,7 +164,7 @@ TEST_F(Convert, MergesAdapters) {
     for (const std::string& weight : {kOutput, kNorm}) {
       at::Tensor expected = weight_of(weight).to(at::kDouble);
       const AdapterNames factors = adapter_names(weight);
-      EXPECT_EQ(manifest.tensors.contains(factors.a), weight == kOutput && kind.adapter == "all") << weight;
+      EXPECT_EQ(manifest.tensors.contains(factors.a), weight == kOutput && kind.adapter != "qv") << weight;
       if (manifest.tensors.contains(factors.a)) {
         const at::Tensor term =
             at::matmul(reader.read(factors.b).to(at::kDouble), reader.read(factors.a).to(at::kDouble));
@@ -179,6 +182,7 @@ TEST_F(Convert, MergesAdapters) {
 
 TEST_F(Convert, GoesOnFromAnAdapterOfPeft) {
   const std::vector<SavedModel> kinds = {{"phi3", "bf16_mixed", "adamw", "none", true, "all"},
+                                         {"qwen3", "fp32", "adamw", "none", false, "ends"},
                                          {"qwen3", "fp32", "adamw", "none", false, "qv"}};
   int number = 0;
   for (const SavedMesh& saved_mesh : meshes()) {
@@ -199,7 +203,7 @@ TEST_F(Convert, GoesOnFromAnAdapterOfPeft) {
       EXPECT_EQ(found.alpha, adapter.alpha);
       EXPECT_EQ(found.use_rslora, adapter.use_rslora);
       EXPECT_EQ(found.dropout, adapter.dropout);
-      EXPECT_EQ(found.targets.size(), kind.adapter == "qv" ? 2U : 7U);
+      EXPECT_EQ(found.targets.size(), kind.adapter == "qv" ? 2U : kind.adapter == "ends" ? 3U : 7U);
       EXPECT_TRUE(found.layers.empty());
 
       trained.model.shape.adapter.from = path("peft" + name);
@@ -260,12 +264,29 @@ TEST_F(Convert, RefusesAnotherBaseThanTheAdaptersHad) {
   export_checkpoint(newest(path("run")), path("merged"), {});
   const SafetensorsFolder base(path("base")), merged(path("merged"));
   const std::string trained_weight = "model.layers.0.self_attn.q_proj.weight", frozen = "model.embed_tokens.weight";
+  const at::Tensor base_weight = base.read(frozen).clone();
   EXPECT_TRUE(at::equal(base.read(frozen), merged.read(frozen)));
   EXPECT_FALSE(at::equal(base.read(trained_weight), merged.read(trained_weight)));
 
-  fs::remove_all(path("base"));
+  fs::rename(path("base"), path("moved"));
+  const std::string gone = message<InputError>([&] { export_checkpoint(newest(path("run")), path("none"), {}); });
+  EXPECT_TRUE(has(gone, "no longer exists")) << gone;
+  EXPECT_TRUE(has(gone, "--base FOLDER")) << gone;
+  export_checkpoint(newest(path("run")), path("again"), {.base = path("moved")});
+  EXPECT_TRUE(at::equal(SafetensorsFolder(path("again")).read(trained_weight), merged.read(trained_weight)));
+  const ModelSource source = read_model_source(newest(path("run")), {.base = path("moved")});
+  EXPECT_EQ(source.hugging_face, path("moved")) << "it has the tokenizer";
+  ModelWeights weights(source);
+  Parameter embedding = full_parameter(frozen, base_weight.sizes().vec(), {}, at::kBFloat16);
+  embedding.tensor = at::empty_like(base_weight);
+  weights.read(embedding);
+  EXPECT_TRUE(at::equal(embedding.tensor, base_weight));
+  write_folder(path("other"), trained.model.shape, at::kFloat);
   EXPECT_TRUE(
-      has(message<InputError>([&] { export_checkpoint(newest(path("run")), path("none"), {}); }), "no longer exists"));
+      has(message<InputError>([&] { export_checkpoint(newest(path("run")), path("none"), {.base = path("other")}); }),
+          "the adapters were trained with weights of "));
+  EXPECT_TRUE(has(message<InputError>([&] { read_model_source(path("moved"), {.base = path("moved")}); }),
+                  "which has all weights"));
   ModelShape other = trained.model.shape;
   write_folder(path("base"), other, at::kFloat);
   for (const std::string& refusal :
@@ -275,6 +296,36 @@ TEST_F(Convert, RefusesAnotherBaseThanTheAdaptersHad) {
     EXPECT_TRUE(has(refusal, "model.hf: weights of ")) << refusal;
     EXPECT_TRUE(has(refusal, "the adapters were trained with weights of ")) << refusal;
   }
+}
+
+TEST_F(Convert, ImportsNoBaseOfAdapters) {
+  if (world().size() > 1) return;
+  const Recipe adapted = recipe(meshes().front(), {"llama", "fp32", "adamw", "none", false, "qv"});
+  write_folder(path("base"), adapted.model.shape, at::kFloat);
+  const std::string refusal = message<InputError>([&] { import_checkpoint(path("base"), adapted, path("imported")); });
+  EXPECT_TRUE(has(refusal, "checkpoints leave the base out: begin with meshtrain train and model.hf: ")) << refusal;
+  EXPECT_FALSE(fs::exists(path("imported")));
+}
+
+// The merged embedding and head of a tied model are two tensors.
+TEST_F(Convert, UntiesAHeadWithAnAdapter) {
+  if (world().size() > 1) return;
+  Recipe tied = recipe(meshes().front(), {"llama", "fp32", "adamw", "none", true, "ends"});
+  ASSERT_TRUE(tied.model.shape.tie_word_embeddings);
+  Training training(tied, world());
+  training.run(2);
+  training.save(path("run"));
+  export_checkpoint(newest(path("run")), path("merged"), {});
+  EXPECT_FALSE(read_config_json(path("merged") / "config.json").tie_word_embeddings);
+  const SafetensorsFolder merged(path("merged"));
+  const Manifest manifest = read_run_manifest(newest(path("run")));
+  CheckpointReader reader(newest(path("run")), manifest);
+  const at::Tensor of_embedding = at::matmul(reader.read("model.embed_tokens.lora_embedding_A"),
+                                             reader.read("model.embed_tokens.lora_embedding_B").t());
+  const at::Tensor of_head = at::matmul(reader.read("lm_head.lora_B.weight"), reader.read("lm_head.lora_A.weight"));
+  const double scale = adapter_scale(tied.model.shape.adapter);
+  const at::Tensor difference = merged.read(kEmbedding) - merged.read(kHead);
+  EXPECT_LT(relative_error(difference, (of_embedding - of_head) * scale), 1e-5);
 }
 
 TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {

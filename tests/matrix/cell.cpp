@@ -56,7 +56,7 @@ const std::vector<std::string> kRecompute = {"none", "full", "selective", "alter
 const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd", "muon"};
 const std::vector<std::string> kFrozen = {"none", "none", "bottom", "top", "parts"};
 const std::vector<bool> kGroups = {false, true};
-const std::vector<std::string> kAdapters = {"none", "none", "all", "layers", "qv"};
+const std::vector<std::string> kAdapters = {"none", "none", "all", "layers", "qv", "ends"};
 const std::vector<std::string> kUnits = {"block", "sublayer"};
 
 /// Random values of the factors that are not in a product.
@@ -201,9 +201,10 @@ std::vector<std::string> patterns_of(const std::string& frozen) {
 
 AdapterShape adapter_for(const std::string& kind, const std::string& frozen) {
   if (kind == "none") return {};
-  AdapterShape adapter{.rank = 4, .alpha = 6, .targets = {"all-linear"}, .draws_b = true};
+  AdapterShape adapter{.rank = 4, .alpha = 6, .targets = {"all-linear"}, .draws_all = true};
   if (kind == "all") adapter.dropout = 0.1, adapter.use_rslora = true, adapter.train = {"*norm*"};
   if (kind == "layers") adapter.layers = {frozen == "bottom" ? 1 : 0}, adapter.init = AdapterShape::Init::Gaussian;
+  if (kind == "ends") adapter.targets = {"embed_tokens", "lm_head", "o_proj"}, adapter.dropout = 0.1;
   if (kind == "qv") adapter.targets = {"q_proj", "v_proj"}, adapter.dropout = 0.1;
   return adapter;
 }

@@ -20,8 +20,8 @@ struct Variant {
   std::string frozen = "none";   ///< none; bottom: embedding and first block; top: last block, norm and head; or parts:
                                  ///< some fused and normed parameters
   bool groups = false;           ///< groups with their own learning rate and weight decay
-  std::string adapter = "none";  ///< none; all: adapters with dropout on every layer, norms trained; layers: on one
-                                 ///< block; qv: on queries and values
+  std::string adapter = "none";  ///< none; all: adapters with dropout on every layer of blocks, norms trained; layers:
+                                 ///< on one block; qv: on queries and values; ends: with dropout on embedding and head
 
   auto operator<=>(const Variant&) const = default;
 };

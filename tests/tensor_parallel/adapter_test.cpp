@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "mesh/device/aten.h"
+#include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
+#include "tensor_parallel/linear_cross_entropy.h"
+#include "tensor_parallel/vocabulary_logits.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
@@ -121,6 +124,104 @@ TEST_P(AdapterTest, OfARowParallelLayerIsThePlainOne) {
   expect_gradients(layer.parameters(), values, tp, tolerance());
 }
 
+// 5 rows over 4 ranks leave the last rank without any; 97 is not divisible by any number of ranks.
+TEST_P(AdapterTest, OfAnEmbeddingIsThePlainOne) {
+  for (const int64_t vocab_size : {5, 97}) {
+    const TensorParallel tp = tensor_parallel(sequence_parallel());
+    VocabParallelEmbedding embedding(tp, "embed", vocab_size, kAdapterIn, {Initializer::Kind::Normal, 1},
+                                     at::TensorOptions(dtype()), options(3, 0.5));
+    embedding.freeze_row(2);
+    const Values values = full_values(embedding.parameters());
+    materialize(embedding.parameters(), values, storage());
+    freeze_base(embedding.parameters());
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      const at::Tensor ids =
+          random_tensor({kAdapterTokens}, 1 + micro_batch).mul(1000).to(at::kLong).remainder(vocab_size);
+      ids[3] = ids[7] = 2;
+      const at::Tensor hidden = at::embedding(values.at("embed.lora_embedding_A"), ids, /*padding_idx=*/2);
+      const at::Tensor full_y = at::embedding(values.at("embed.weight"), ids) +
+                                0.5 * at::matmul(hidden, values.at("embed.lora_embedding_B").t());
+      const at::Tensor full_dy = random_tensor({kAdapterTokens, kAdapterIn}, 3 + micro_batch);
+      full_y.backward(full_dy);
+      const at::Tensor y = embedding.forward(ids);
+      EXPECT_LT(relative_error(y, own_rows(full_y, tp)), tolerance());
+      y.backward(own_rows(full_dy, tp).to(dtype()));
+    }
+    EXPECT_FALSE(embedding.weight().tensor.grad().defined() && storage() == Storage::Loose);
+    expect_gradients(embedding.parameters(), values, tp, tolerance());
+  }
+}
+
+// Chunks of all tokens, and of 5.
+TEST_P(AdapterTest, OfAHeadIsThePlainOne) {
+  for (const int64_t vocab_size : {5, 97}) {
+    for (const int64_t chunk_tokens : {12, 5}) {
+      const TensorParallel tp = tensor_parallel(sequence_parallel());
+      const double softcap = vocab_size == 5 ? 0 : 3;
+      Parameter head = sharded_parameter("head.weight", {vocab_size, kAdapterIn}, 0, tp.group,
+                                         {Initializer::Kind::Normal, 1}, at::TensorOptions(dtype()));
+      std::vector<Adapter> adapter = {
+          column_parallel_adapter(tp, "head", kAdapterIn, vocab_size, options(3, 0.5), at::TensorOptions(dtype()))};
+      const std::vector<Parameter*> parameters = {&head, &adapter[0].a, &adapter[0].b};
+      const Values values = full_values(parameters);
+      materialize(parameters, values, storage());
+      freeze_base(parameters);
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+        const at::Tensor factors =
+            drop(at::ones({kAdapterTokens, kAdapterIn}, at::kDouble), tokens(micro_batch), 0, {dropout(), 7});
+        const at::Tensor labels = random_tensor({kAdapterTokens}, 5).mul(1000).to(at::kLong).remainder(vocab_size);
+        labels[4] = -100;
+        const at::Tensor full_x = random_tensor({kAdapterTokens, kAdapterIn}, 1 + micro_batch).requires_grad_();
+        at::Tensor logits = plain_layer(full_x, values, "head", 0.5, factors);
+        if (softcap > 0) logits = softcap * at::tanh(logits / softcap);
+        const at::Tensor expected = at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, -100);
+        expected.backward();
+
+        const AdapterTerms terms = adapter_terms(adapter, {0}, tokens(micro_batch));
+        const at::Tensor x = own_rows(full_x, tp).detach().to(dtype()).requires_grad_();
+        const at::Tensor loss = linear_cross_entropy(x, head, labels, -100, tp, chunk_tokens, softcap, terms);
+        loss.backward();
+        EXPECT_LT(relative_error(loss, expected), tolerance());
+        EXPECT_LT(relative_error(x.grad(), own_rows(full_x.grad(), tp)), 10 * tolerance());
+        const at::NoGradGuard no_grad;
+        EXPECT_LT(
+            relative_error(linear_cross_entropy(x, head, labels, -100, tp, chunk_tokens, softcap, terms), expected),
+            tolerance());
+        const at::Tensor row = full_x[0].detach().to(dtype());
+        const at::Tensor plain_logits = plain_layer(full_x, values, "head", 0.5, at::ones_like(factors))[0];
+        EXPECT_LT(relative_error(VocabularyLogits(row, head, tp, 0, adapter_terms(adapter, {0})).full(), plain_logits),
+                  tolerance());
+      }
+      expect_gradients(parameters, values, tp, 10 * tolerance());
+    }
+  }
+}
+
+// A half would be rounded once a chunk.
+TEST(Adapters, OfAHeadAddChunksInFp32) {
+  const at::TensorOptions half = at::kBFloat16;
+  const AdapterOptions options{.rank = 2, .scale = 0.5, .initializer = {Initializer::Kind::Normal, 1}};
+  const TensorParallel tp;
+  Parameter head =
+      sharded_parameter("head.weight", {32, kAdapterIn}, 0, tp.group, {Initializer::Kind::Normal, 1}, half);
+  std::vector<Adapter> adapter = {column_parallel_adapter(tp, "head", kAdapterIn, 32, options, half)};
+  const std::vector<Parameter*> parameters = {&head, &adapter[0].a, &adapter[0].b};
+  const Values values = full_values(parameters);
+  const at::Tensor x = random_tensor({512, kAdapterIn}, 1, at::kBFloat16).requires_grad_();
+  const at::Tensor labels = at::arange(512).remainder(32);
+  std::map<std::string, at::Tensor> at_once;
+  for (const int64_t chunk_tokens : {512, 2}) {
+    materialize(parameters, values, Storage::Flat);
+    freeze_base(parameters);
+    linear_cross_entropy(x, head, labels, -100, tp, chunk_tokens, 0, adapter_terms(adapter, {0})).backward();
+    for (const Parameter* factor : {parameters[1], parameters[2]}) {
+      const at::Tensor gradient = factor->tensor.grad().to(at::kDouble);
+      if (chunk_tokens == 512) at_once[factor->name] = gradient;
+      EXPECT_LT(relative_error(gradient, at_once.at(factor->name)), 6e-3) << factor->name;
+    }
+  }
+}
+
 TEST(Adapters, DeclareTheirFactors) {
   const DeviceMesh mesh = imagined_mesh(1, 4);
   const TensorParallel tp{mesh.group("tp"), false};
@@ -147,6 +248,16 @@ TEST(Adapters, DeclareTheirFactors) {
   EXPECT_EQ(row.parameters()[2]->partial_over, "");
   EXPECT_EQ(row.parameters()[3]->shape, (std::vector<int64_t>{6, 2}));
   EXPECT_EQ(row.parameters()[3]->partial_over, "tp") << "each rank has the hidden values of its features";
+
+  VocabParallelEmbedding embedding(tp, "embed", 7, 6, {}, at::kFloat, adapter);
+  ASSERT_EQ(embedding.parameters().size(), 3U);
+  const Parameter &a = *embedding.parameters()[1], &b = *embedding.parameters()[2];
+  EXPECT_EQ(a.name, "embed.lora_embedding_A");
+  EXPECT_EQ(a.box, (Box{{2, 0}, {2, 2}}));
+  EXPECT_EQ(a.partial_over, "");
+  EXPECT_EQ(b.name, "embed.lora_embedding_B");
+  EXPECT_EQ(b.shape, (std::vector<int64_t>{6, 2}));
+  EXPECT_EQ(b.partial_over, "tp") << "each rank has the hidden values of its ids";
 }
 
 TEST(Adapters, WithoutTokensDropNothing) {

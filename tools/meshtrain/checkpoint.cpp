@@ -19,6 +19,7 @@
 #include "runtime/training/checkpoint/damage.h"
 #include "runtime/training/checkpoint/inspect.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/computing_arguments.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
@@ -84,7 +85,7 @@ struct ExportArguments {
   std::filesystem::path path, out;
   std::string dtype;
   uint64_t max_file_bytes = kMostFileBytes;
-  std::filesystem::path tokenizer;
+  std::filesystem::path tokenizer, base;
   bool adapter = false;
 };
 
@@ -94,6 +95,7 @@ std::optional<at::ScalarType> dtype_in(const ExportArguments& arguments) {
 
 int export_adapter_to(const ExportArguments& arguments) {
   if (!arguments.tokenizer.empty()) throw InputError("--tokenizer: an adapter is written without a tokenizer");
+  if (!arguments.base.empty()) throw InputError("--base: an adapter is written without its base");
   const ExportedAdapter exported = export_adapter(find_checkpoint(arguments.path), arguments.out, dtype_in(arguments));
   std::printf("%s: the adapter of step %s, %s, %s\n", arguments.out.c_str(), with_separators(exported.step).c_str(),
               counted(exported.num_tensors, "tensor").c_str(), counted(exported.num_bytes, "byte").c_str());
@@ -107,6 +109,7 @@ int export_to(const ExportArguments& arguments) {
   options.dtype = dtype_in(arguments);
   options.max_file_bytes = static_cast<int64_t>(std::min<uint64_t>(arguments.max_file_bytes, INT64_MAX));
   options.tokenizer = arguments.tokenizer;
+  options.base = arguments.base;
   const ExportedCheckpoint exported = export_checkpoint(find_checkpoint(arguments.path), arguments.out, options);
   std::printf("%s: the weights of step %s, %s in %s, %s%s\n", arguments.out.c_str(),
               with_separators(exported.step).c_str(), counted(exported.num_tensors, "tensor").c_str(),
@@ -144,6 +147,7 @@ void add_export(CLI::App& checkpoint, int& status) {
       ->type_name("PATH");
   command->add_flag("--adapter", arguments->adapter,
                     "Writes the adapters alone, as a folder of PEFT. --dtype: default that of the checkpoint");
+  command->add_option("--base", arguments->base, kBaseHelp)->type_name("FOLDER");
   command->footer("Example: meshtrain checkpoint export runs/mine models/mine --dtype bf16");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint export");

@@ -9,6 +9,10 @@
 
 namespace meshtrain {
 
+/// The help of --base.
+inline constexpr const char* kBaseHelp =
+    "Of a run with adapters: the folder of its model.hf, which checkpoints leave out, where it is now";
+
 /// The command line's precision, device and offload for a model that is read and not trained.
 struct ComputingArguments {
   std::optional<std::string> precision;

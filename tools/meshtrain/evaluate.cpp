@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 
 struct EvaluateArguments {
   std::vector<fs::path> models;
-  fs::path adapter;
+  fs::path adapter, base;
   std::optional<std::string> tokens, dtype, layout, ignore_id, loss_mask, documents, boundary_labels, samples,
       sequence_length, micro_batch, checkpoints;
   std::optional<int64_t> bytes;
@@ -272,7 +272,7 @@ std::string compare_tokenizers(const ModelSource& source, const fs::path& tokens
 
 /// Throws InputError when the model in `folder` cannot be evaluated as the arguments say. Not collective.
 EvaluationSetup prepare(const std::string& folder, const EvaluateArguments& arguments, const MeshLayout& layout) {
-  ModelSource source = read_model_source(folder, arguments.adapter);
+  ModelSource source = read_model_source(folder, {arguments.adapter, arguments.base});
   Recipe recipe = recipe_to_evaluate(source, request_of(arguments));
   try {
     Decisions decisions = resolve(recipe, layout);
@@ -431,6 +431,7 @@ void add_evaluate_command(CLI::App& app, int& status) {
       ->add_option("--adapter", arguments->adapter,
                    "A folder of PEFT, adapter_config.json and adapter_model.safetensors, whose adapter each model has")
       ->type_name("FOLDER");
+  command->add_option("--base", arguments->base, kBaseHelp)->type_name("FOLDER");
   add_data_options(*command, *arguments);
   command
       ->add_option("--checkpoints", arguments->checkpoints,

@@ -120,7 +120,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   folder = broadcast_text(world, folder);
   ModelSource source;
   agree(world, [&] {
-    source = read_model_source(folder, arguments.adapter);
+    source = read_model_source(folder, {arguments.adapter, arguments.base});
     check_tensor_parallel(source.shape, mesh.size(kTensorAxis));
   });
 

@@ -127,6 +127,7 @@ void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
       .add_option("--adapter", arguments.adapter,
                   "A folder of PEFT, adapter_config.json and adapter_model.safetensors, whose adapter the model has")
       ->type_name("FOLDER");
+  command.add_option("--base", arguments.base, kBaseHelp)->type_name("FOLDER");
   add_prompt_options(command, arguments);
   add_sampling_options(command, arguments);
   add_rule_options(command, arguments);

@@ -14,7 +14,7 @@ namespace meshtrain {
 
 /// The command line of `meshtrain generate`.
 struct GenerateArguments {
-  std::filesystem::path model, adapter;
+  std::filesystem::path model, adapter, base;
   std::vector<std::string> prompts, tokens;
   std::optional<std::string> prompt_file, tokenizer;
   std::optional<int64_t> max_tokens;

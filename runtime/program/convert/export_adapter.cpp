@@ -69,6 +69,7 @@ std::pair<at::Tensor, at::Tensor> join(const PeftModule& module, CheckpointReade
     all_a.push_back(reader.read(names.a));
     all_b.push_back(reader.read(names.b));
   }
+  if (module.is_embedding()) return {all_a.front().t().contiguous(), all_b.front()};
   if (module.out_features == module.parts.front().rows) return {all_a.front(), all_b.front()};
   const at::Tensor a = at::cat(all_a);
   at::Tensor b = at::zeros({module.out_features, a.size(0)}, a.options());

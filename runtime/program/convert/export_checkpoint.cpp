@@ -21,6 +21,7 @@
 #include "runtime/program/recipe/load.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/transformer.h"
 
 namespace meshtrain {
@@ -100,11 +101,13 @@ class MergedWeights {
     for (const Parameter* parameter : declared_->parameters()) parameters_[parameter->name] = parameter;
   }
 
+  /// `name`: also of the head of a model that is tied.
   at::Tensor read(const std::string& name) {
-    const at::Tensor weight = manifest_.tensors.contains(name) ? reader_.read(name) : read_base(name);
+    const std::string stored = shape_.tie_word_embeddings && name == kHead ? kEmbedding : name;
+    const at::Tensor weight = manifest_.tensors.contains(stored) ? reader_.read(stored) : read_base(stored);
     const AdapterNames factors = adapter_names(name);
     if (!manifest_.tensors.contains(factors.a)) return weight;
-    return merged(shape_.adapter, weight, reader_.read(factors.a), reader_.read(factors.b));
+    return merged(shape_.adapter, name, weight, reader_.read(factors.a), reader_.read(factors.b));
   }
 
  private:
@@ -129,8 +132,10 @@ class MergedWeights {
 
 ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out, const ExportOptions& options) {
   const Manifest manifest = read_run_manifest(folder);
-  const Recipe recipe = recipe_of(folder, manifest);
-  const ModelShape shape = shape_to_export(recipe);
+  Recipe recipe = recipe_of(folder, manifest);
+  move_base(recipe, options.base);
+  ModelShape shape = shape_to_export(recipe);
+  if (adapts_vocabulary(shape.adapter)) shape.tie_word_embeddings = false;  // merged, they are two tensors
   const at::ScalarType dtype = options.dtype.value_or(dtype_of(recipe.train.precision));
   const std::vector<TensorEntry> tensors = tensors_of(folder, manifest, shape, dtype);
 

@@ -12,9 +12,11 @@
 namespace meshtrain {
 
 struct ExportOptions {
-  std::optional<at::ScalarType> dtype;  ///< none: the dtype that the recipe's layers compute in, as for train.export
+  std::optional<at::ScalarType> dtype =
+      {};  ///< none: the dtype that the recipe's layers compute in, as for train.export
   int64_t max_file_bytes = kMostFileBytes;  ///< data of one safetensors file, unless a tensor alone is larger
   std::filesystem::path tokenizer = {};     ///< a tokenizer's folder or a file in it; empty: of the recipe's model.hf
+  std::filesystem::path base = {};          ///< of a run with adapters: see move_base()
 };
 
 struct ExportedCheckpoint {

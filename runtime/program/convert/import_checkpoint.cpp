@@ -105,6 +105,12 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
 }  // namespace
 
 ImportedCheckpoint import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::path& run_dir) {
+  if (recipe.model.shape.adapter) {
+    throw InputError(
+        "the recipe has adapters, and their checkpoints leave the base out: begin with meshtrain train and "
+        "model.hf: " +
+        hf.string());
+  }
   check_shape(hf, recipe);
   const SafetensorsFolder source = open_weights(hf, recipe.model.shape);
   const std::vector<TensorEntry> tensors = tensors_of(hf, source, recipe.model.shape);

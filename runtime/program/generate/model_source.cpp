@@ -48,12 +48,14 @@ ModelSource of_hugging_face(const fs::path& folder) {
   return source;
 }
 
-ModelSource of_checkpoint(const fs::path& folder) {
+ModelSource of_checkpoint(const fs::path& folder, const fs::path& base) {
   const CheckpointHead head = read_run_manifest(folder).head;
-  const Recipe recipe = parse_recipe(head.recipe);
+  Recipe recipe = parse_recipe(head.recipe);
+  move_base(recipe, base);
   const std::string& precision = recipe.train.precision;
   ModelSource source;
   source.folder = folder;
+  source.base = base;
   source.hugging_face = recipe.model.hf;
   source.is_checkpoint = true;
   source.step = head.state.step;
@@ -100,9 +102,13 @@ fs::path find_model(const fs::path& path) {
                                    : "; beside it there are checkpoints of " + others + ": give the folder of one"));
 }
 
-ModelSource read_model_source(const fs::path& folder, const fs::path& adapter) {
+ModelSource read_model_source(const fs::path& folder, const OtherFolders& others) {
+  const fs::path& adapter = others.adapter;
   const bool is_checkpoint = !has_entry(folder / "config.json");
-  ModelSource source = is_checkpoint ? of_checkpoint(folder) : of_hugging_face(folder);
+  if (!is_checkpoint && !others.base.empty()) {
+    throw InputError("--base: " + folder.string() + " is a Hugging Face folder, which has all weights: leave it out");
+  }
+  ModelSource source = is_checkpoint ? of_checkpoint(folder, others.base) : of_hugging_face(folder);
   if (adapter.empty()) return source;
   const std::string option = "--adapter " + adapter.string() + ": ";
   if (is_checkpoint) {
@@ -172,8 +178,10 @@ class ModelWeights::FolderReader final : public Reader {
 
 class ModelWeights::CheckpointPieces final : public Reader {
  public:
-  explicit CheckpointPieces(const fs::path& folder) : manifest_(read_run_manifest(folder)), pieces_(folder, manifest_) {
-    const Recipe recipe = parse_recipe(manifest_.head.recipe);
+  explicit CheckpointPieces(const ModelSource& source)
+      : manifest_(read_run_manifest(source.folder)), pieces_(source.folder, manifest_) {
+    Recipe recipe = parse_recipe(manifest_.head.recipe);
+    move_base(recipe, source.base);
     if (recipe.model.shape.adapter) base_.emplace(open_base(recipe, manifest_.head));
   }
   void read(const Parameter& parameter) override {
@@ -189,7 +197,7 @@ class ModelWeights::CheckpointPieces final : public Reader {
 
 ModelWeights::ModelWeights(const ModelSource& source) {
   if (source.is_checkpoint) {
-    reader_ = std::make_unique<CheckpointPieces>(source.folder);
+    reader_ = std::make_unique<CheckpointPieces>(source);
   } else {
     reader_ = std::make_unique<FolderReader>(source);
   }

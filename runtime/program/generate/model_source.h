@@ -22,6 +22,7 @@ struct ModelSource {
   std::optional<uint64_t> tokenizer_checksum = {};  ///< of a run: that of the tokenizer's file when the checkpoint was
                                                     ///< written
   int64_t trained_length = 0;                       ///< of a run: tokens of its samples
+  std::filesystem::path base = {};                  ///< of a checkpoint with adapters: see move_base()
   bool is_checkpoint = false;
   int64_t step = 0;  ///< of a checkpoint
   ModelShape shape;  ///< of a Hugging Face folder with an adapter: without dropout, and adapter.from is its folder
@@ -35,9 +36,15 @@ struct ModelSource {
 /// it.
 std::filesystem::path find_model(const std::filesystem::path& path);
 
-/// Describes the model in `folder`, of find_model(), without reading weights. `adapter`: the folder of PEFT whose
-/// adapter the model has; empty: that of none. Throws InputError, also for an adapter beside a checkpoint.
-ModelSource read_model_source(const std::filesystem::path& folder, const std::filesystem::path& adapter = {});
+/// Folders that a model needs beside its own; empty: none.
+struct OtherFolders {
+  std::filesystem::path adapter = {};  ///< of PEFT, whose adapter the model has
+  std::filesystem::path base = {};     ///< of a checkpoint with adapters: see move_base()
+};
+
+/// Describes the model in `folder`, of find_model(), without reading weights. Throws InputError, also for an adapter
+/// beside a checkpoint, and for a base beside a Hugging Face folder.
+ModelSource read_model_source(const std::filesystem::path& folder, const OtherFolders& others = {});
 
 /// Returns what is wrong with `hugging_face`, as "model.hf of the run's recipe, X, does not exist any more"; empty when
 /// nothing is.

@@ -114,7 +114,7 @@ std::string export_model(const ParameterIndex& index, const std::vector<Paramete
       if (!writer || is_adapter(entry.name)) return;
       const AdapterNames factors = adapter_names(entry.name);
       if (adapters.contains(factors.a)) {
-        full = merged(shape.adapter, full.to(at::kCPU), adapters.at(factors.a), adapters.at(factors.b));
+        full = merged(shape.adapter, entry.name, full.to(at::kCPU), adapters.at(factors.a), adapters.at(factors.b));
       }
       writer->write(entry.name, full.contiguous());
     });

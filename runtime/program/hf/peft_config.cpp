@@ -27,17 +27,25 @@ std::string last_name(const std::string& layer) {
   return layer.substr(layer.rfind('.') + 1);
 }
 
-/// Returns the shortest selection of exactly `layers`, of a model with `num_blocks` blocks.
+/// Returns the shortest selection of exactly `layers`, of a model with `num_blocks` blocks. With a choice of blocks no
+/// layer outside blocks is selected.
 Selection select(const std::vector<std::string>& layers, int64_t num_blocks) {
-  Selection short_one;
+  std::vector<std::string> names, outside;  // names of layers in blocks, layers outside
   std::set<int64_t> blocks;
   for (const std::string& layer : layers) {
-    if (!std::ranges::count(short_one.names, last_name(layer))) short_one.names.push_back(last_name(layer));
+    if (!layer.starts_with(kLayers)) {
+      outside.push_back(last_name(layer));
+      continue;
+    }
+    if (!std::ranges::count(names, last_name(layer))) names.push_back(last_name(layer));
     blocks.insert(std::stoll(layer.substr(kLayers.size())));
   }
-  if (short_one.names.size() * blocks.size() != layers.size()) return {layers, {}};
-  if (static_cast<int64_t>(blocks.size()) < num_blocks) short_one.blocks.assign(blocks.begin(), blocks.end());
-  return short_one;
+  const bool in_all = blocks.empty() || static_cast<int64_t>(blocks.size()) == num_blocks;
+  if (names.size() * blocks.size() + outside.size() != layers.size() || (!in_all && !outside.empty())) {
+    return {layers, {}};
+  }
+  names.insert(names.end(), outside.begin(), outside.end());
+  return {names, in_all ? std::vector<int64_t>() : std::vector<int64_t>(blocks.begin(), blocks.end())};
 }
 
 /// Returns alpha of a module of `num_parts` layers whose scale is that of each layer: the module's rank is as many
@@ -61,6 +69,9 @@ void check_kind(ConfigReader& config) {
     config.fail("peft_type", "is not LORA: other adapters are not supported");
   }
   if (config.boolean_or("use_dora", false)) refuse("use_dora", "DoRA is not supported");
+  if (config.boolean_or("ensure_weight_tying", false)) {
+    refuse("ensure_weight_tying", "adapters of a tied embedding and its head are apart here");
+  }
   if (config.boolean_or("use_qalora", false)) refuse("use_qalora", "QALoRA is not supported");
   if (config.boolean_or("lora_bias", false)) refuse("lora_bias", "adapters have no biases here");
   if (config.boolean_or("fan_in_fan_out", false)) refuse("fan_in_fan_out", "no supported model has such layers");
@@ -94,18 +105,16 @@ void check_pattern(ConfigReader& config, const std::string& key, const std::map<
   }
 }
 
-/// Returns the modules of a model all of whose linear layers have adapters, by name.
-std::map<std::string, PeftModule> all_modules(const ModelShape& base, int64_t rank) {
+/// Returns the modules of a model that may have an adapter, in the order of the model.
+std::vector<PeftModule> all_modules(const ModelShape& base, int64_t rank) {
   ModelShape shape = base;
-  shape.adapter = {.rank = rank, .targets = {"all-linear"}};
-  std::map<std::string, PeftModule> modules;
-  for (const PeftModule& module : peft_modules(shape)) modules.emplace(module.name, module);
-  return modules;
+  shape.adapter = {.rank = rank, .targets = {"all-linear", kEmbeddingLayer, kHeadLayer}};
+  return peft_modules(shape);
 }
 
 /// Sets targets, layers and train as the tensors of `file` are named.
 void take_names(const SafetensorsFile& file, const ModelShape& base, AdapterShape& adapter) {
-  const std::map<std::string, PeftModule> modules = all_modules(base, adapter.rank);
+  const std::vector<PeftModule> modules = all_modules(base, adapter.rank);
   std::set<std::string> found;
   const std::string prefix = kPeftPrefix;
   for (const TensorEntry& entry : file.entries()) {
@@ -115,20 +124,20 @@ void take_names(const SafetensorsFile& file, const ModelShape& base, AdapterShap
     if (!entry.name.starts_with(prefix)) refuse(" does not begin with " + prefix);
     const std::string name = entry.name.substr(prefix.size());
     const size_t factor = name.find(".lora_");
-    if (factor == std::string::npos) {
+    if (factor == std::string::npos && name.ends_with(kPeftBaseCopy)) {
+      continue;
+    } else if (factor == std::string::npos) {
       adapter.train.push_back(name);
     } else if (!is_adapter(name)) {
-      refuse(" is not a factor of an adapter of a linear layer");
+      refuse(" is not a factor of an adapter of a linear layer or the embedding");
     } else if (!found.insert(name.substr(0, factor)).second) {
       continue;
-    } else if (!modules.contains(name.substr(0, factor))) {
-      refuse(" belongs to no linear layer of a block of the model");
+    } else if (std::ranges::find(modules, name.substr(0, factor), &PeftModule::name) == modules.end()) {
+      refuse(" belongs to no layer of the model that may have an adapter");
     }
   }
   std::vector<std::string> layers;  // in the order of the model
-  ModelShape all = base;
-  all.adapter = {.rank = adapter.rank, .targets = {"all-linear"}};
-  for (const PeftModule& module : peft_modules(all)) {
+  for (const PeftModule& module : modules) {
     if (!found.contains(module.name)) continue;
     for (const PeftModule::Part& part : module.parts) layers.push_back(part.layer);
   }
@@ -160,8 +169,8 @@ AdapterShape read_peft_folder(const std::filesystem::path& folder, const ModelSh
     if (adapter.dropout >= 1) config.fail("lora_dropout", "is not below 1");
   }
   std::map<std::string, int64_t> num_parts;  // of modules of several layers
-  for (const auto& [name, module] : all_modules(base, adapter.rank)) {
-    if (module.parts.size() > 1) num_parts[last_name(name)] = static_cast<int64_t>(module.parts.size());
+  for (const PeftModule& module : all_modules(base, adapter.rank)) {
+    if (module.parts.size() > 1) num_parts[last_name(module.name)] = static_cast<int64_t>(module.parts.size());
   }
   check_pattern(config, "rank_pattern", num_parts,
                 [&](int64_t count) { return static_cast<double>(count * adapter.rank); });

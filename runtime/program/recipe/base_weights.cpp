@@ -40,7 +40,8 @@ std::optional<Fingerprint> base_fingerprint(const Recipe& recipe) {
   if (!fs::is_directory(recipe.model.hf, failed)) {
     throw InputError(kBaseKey, recipe.model.hf.string() +
                                    " no longer exists: it has the weights beside the adapters, which checkpoints leave "
-                                   "out; restore the folder, or name it in another place");
+                                   "out; restore the folder, or name it where it is now: --base FOLDER, for "
+                                   "train --resume --set model.hf=FOLDER");
   }
   return fingerprint_of_folder(recipe.model.hf);
 }
@@ -53,6 +54,17 @@ std::string describe_other_base(const CheckpointHead& own, const CheckpointHead&
   if (print(own) == print(saved)) return "";
   return std::string(kBaseKey) + ": weights of " + print(own) + ", the adapters were trained with weights of " +
          print(saved);
+}
+
+void move_base(Recipe& recipe, const fs::path& base) {
+  if (base.empty()) return;
+  if (!recipe.model.shape.adapter) {
+    throw InputError("--base: the run has no adapters, so its checkpoints have all weights: leave it out");
+  }
+  if (recipe.model.init != "pretrained") {
+    throw InputError("--base: the run drew the weights beside its adapters from train.seed: leave it out");
+  }
+  recipe.model.hf = base;
 }
 
 FirstWeights open_base(const Recipe& recipe, const CheckpointHead& head) {

@@ -24,6 +24,10 @@ std::optional<Fingerprint> base_fingerprint(const Recipe& recipe);
 /// Returns how the base of `own` differs from that of `saved`, for a message; empty when it does not.
 std::string describe_other_base(const CheckpointHead& own, const CheckpointHead& saved);
 
+/// Sets model.hf of `recipe`, of a checkpoint, to `base`, the option --base: its folder after it was moved; empty:
+/// leaves it. Throws InputError for a recipe without adapters or whose base was drawn.
+void move_base(Recipe& recipe, const std::filesystem::path& base);
+
 /// Returns the base of the model that `recipe`, of the checkpoint with `head`, trained. Throws InputError when the
 /// folder model.hf is gone, or has other weights than when the checkpoint was written.
 FirstWeights open_base(const Recipe& recipe, const CheckpointHead& head);

@@ -77,28 +77,38 @@ void check_freeze(const Reader& reader, const std::vector<std::string>& freeze, 
   }
 }
 
-/// Returns the names of the linear layers of blocks, which may have adapters.
-std::vector<std::string> linear_layers(const std::vector<std::string>& names) {
+/// Returns the names of the layers that may have adapters: linear layers of blocks, then those outside.
+std::vector<std::string> adaptable_layers(const std::vector<std::string>& names) {
   constexpr std::string_view kWeight = "_proj.weight";
   std::vector<std::string> layers;
   for (const std::string& name : names) {
     if (name.ends_with(kWeight)) layers.push_back(name.substr(0, name.rfind('.')));
   }
+  layers.insert(layers.end(), {kEmbeddingLayer, kHeadLayer});
   return layers;
 }
 
 void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t num_layers,
                    const std::vector<std::string>& names) {
-  const std::vector<std::string> linear = linear_layers(names);
+  const std::vector<std::string> layers = adaptable_layers(names);
   for (size_t i = 0; i < adapter.targets.size(); ++i) {
     AdapterShape alone{.rank = 1, .targets = {adapter.targets[i]}};
     const auto is_target = [&](const std::string& layer) { return adapter_of(alone, layer, layer, 1).has_value(); };
-    if (std::ranges::any_of(linear, is_target)) continue;
+    const auto target = std::ranges::find_if(layers, is_target);
+    if (target == layers.end()) {
+      reader.fail_item("adapter.targets", i, "",
+                       meshtrain::quoted(adapter.targets[i]) +
+                           " matches no layer that may have an adapter: use q_proj, k_proj, v_proj, o_proj, gate_proj, "
+                           "up_proj, down_proj, all-linear, embed_tokens, lm_head, or a pattern for names such as " +
+                           layers.front());
+    }
+    const bool in_block = *target != kEmbeddingLayer && *target != kHeadLayer;
+    if (in_block || adapter.layers.empty()) continue;
     reader.fail_item("adapter.targets", i, "",
-                     meshtrain::quoted(adapter.targets[i]) +
-                         " matches no linear layer of a block: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-                         "down_proj, all-linear, or a pattern for names such as " +
-                         linear.front());
+                     *target +
+                         " is outside the blocks, and with adapter.layers only blocks have adapters, as for "
+                         "PEFT: leave adapter.layers out, and name layers of blocks by patterns such as " +
+                         meshtrain::quoted("*.layers.0.*.q_proj"));
   }
   for (size_t i = 0; i < adapter.layers.size(); ++i) {
     if (adapter.layers[i] < num_layers) continue;
@@ -123,6 +133,15 @@ void check_from(const Reader& reader, const AdapterShape& adapter, const std::ve
     reader.fail("adapter.train", name + " would be frozen, with the value in the folder adapter.from: name it in " +
                                      "adapter.train too, or leave adapter.train out, and keep it out of train.freeze");
   }
+}
+
+/// Checks that adapters can be merged into the model that train.export writes.
+void check_export(const Reader& reader, const Recipe& recipe) {
+  const ModelShape& shape = recipe.model.shape;
+  if (recipe.train.export_folder.empty() || !shape.tie_word_embeddings || !adapts_vocabulary(shape.adapter)) return;
+  reader.fail("train.export",
+              "the embedding is the head too, and with an adapter merged they are two tensors: leave it "
+              "out, and write the model with meshtrain checkpoint export, which unties them");
 }
 
 void check_groups(const Reader& reader, const std::vector<GroupOptions>& groups,
@@ -152,6 +171,7 @@ void check_patterns(Reader& reader, const Recipe& recipe) {
   if (adapter) check_adapter(reader, adapter, recipe.model.shape.num_hidden_layers, names);
   if (!recipe.train.freeze.empty()) check_freeze(reader, recipe.train.freeze, names, static_cast<bool>(adapter));
   if (adapter) check_from(reader, adapter, recipe.train.freeze);
+  if (adapter) check_export(reader, recipe);
   check_groups(reader, recipe.optimizer.groups, names);
 }
 

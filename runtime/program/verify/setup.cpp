@@ -74,7 +74,7 @@ VerifySetup set_up_verification(const Recipe& recipe, const VerifyOptions& optio
 
   Recipe verified = options.shrink ? shrink(asked, layout) : asked;
   verified.model.init = "random";
-  verified.model.shape.adapter.draws_b = true;
+  verified.model.shape.adapter.draws_all = true;
   verified.model.shape.adapter.from.clear();
   verified.train.steps = options.steps;
   verified.train.export_folder.clear();

@@ -13,6 +13,7 @@ void FirstWeights::read(const Parameter& parameter) const {
   if (adapters_ && adapters_->read(parameter)) return;
   if (pretrained_ && !is_adapter(parameter.name)) {
     pretrained_->read(parameter);
+    if (adapters_) adapters_->check_base(parameter);
   } else {
     initialize(parameter, seed_);
   }

@@ -26,7 +26,7 @@ double flops_per_token(Transformer& model, const ModelShape& shape, int64_t sequ
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool looks_up = i == 0;
     for (const Parameter* const parameter : layers[i].parameters) {
-      if (!looks_up) add_product(*parameter);
+      if (!looks_up || !parameter->of_tokens) add_product(*parameter);  // B of the embedding's adapter is multiplied
       trains = trains || parameter->tensor.requires_grad();
     }
     if (layers[i].borrowed != nullptr) add_product(*layers[i].borrowed);

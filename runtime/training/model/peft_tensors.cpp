@@ -12,7 +12,24 @@
 namespace meshtrain {
 namespace {
 
-constexpr std::string_view kEndOfA = ".lora_A.weight";
+/// Returns the layer of a factor, "model.layers.0.mlp.up_proj.lora_A.weight".
+std::string layer_of(const std::string& factor) {
+  return factor.substr(0, factor.rfind(".lora_"));
+}
+
+bool is_a(const std::string& factor) {
+  return factor == adapter_names(layer_of(factor) + ".weight").a;
+}
+
+/// Returns the entries of the base that PEFT saves for the weight `name`.
+std::vector<std::string> base_copies(const std::string& name, bool tied) {
+  std::vector<std::string> copies;
+  for (const char* layer : {kEmbeddingLayer, kHeadLayer}) {
+    const bool has_it = name == std::string(layer) + ".weight" || (tied && name == kEmbedding);
+    if (has_it) copies.push_back(kPeftPrefix + std::string(layer) + kPeftBaseCopy);
+  }
+  return copies;
+}
 
 std::string without_last(const std::string& name) {
   return name.substr(0, name.rfind('.'));
@@ -31,10 +48,10 @@ std::vector<PeftModule> peft_modules(const ModelShape& shape) {
   const std::vector<TensorEntry> adapters = declared_adapters(shape, at::kFloat);
   for (const TensorEntry& entry : adapters) shapes[entry.name] = entry.shape;
   for (const TensorEntry& entry : adapters) {
-    if (!entry.name.ends_with(kEndOfA)) continue;
-    const std::string layer = entry.name.substr(0, entry.name.size() - kEndOfA.size());
-    const std::string weight = layer + ".weight";
-    const int64_t in_features = entry.shape[1], rows = shapes.at(adapter_names(weight).b)[0];
+    if (!is_a(entry.name)) continue;
+    const std::string layer = layer_of(entry.name), weight = layer + ".weight";
+    const int64_t in_features = entry.shape[layer == kEmbeddingLayer ? 0 : 1];
+    const int64_t rows = shapes.at(adapter_names(weight).b)[0];
     const FolderTensor stored = folder_tensor(shape, weight, {rows, in_features});
     const std::string name = without_last(stored.name);
     auto module = std::ranges::find(modules, name, &PeftModule::name);
@@ -48,24 +65,31 @@ std::vector<std::string> base_parameters_of_peft(const std::filesystem::path& fo
   const SafetensorsFile file(folder / kPeftWeights);
   std::vector<std::string> names;
   for (const TensorEntry& entry : file.entries()) {
-    if (entry.name.find(".lora_") == std::string::npos) names.push_back(without_prefix(entry.name));
+    const bool is_base = entry.name.find(".lora_") == std::string::npos && !entry.name.ends_with(kPeftBaseCopy);
+    if (is_base) names.push_back(without_prefix(entry.name));
   }
   return names;
 }
 
 PeftWeights::PeftWeights(const std::filesystem::path& folder, const ModelShape& shape)
-    : file_(folder / kPeftWeights), rank_(shape.adapter.rank), modules_(peft_modules(shape)) {
+    : file_(folder / kPeftWeights),
+      rank_(shape.adapter.rank),
+      is_tied_(shape.tie_word_embeddings),
+      modules_(peft_modules(shape)) {
   std::set<std::string> known;
   for (const PeftModule& module : modules_) {
     check(module);
     known.insert({module.a(), module.b()});
   }
   for (const TensorEntry& declared : declared_tensors(shape, at::kFloat)) {
-    const std::string name = kPeftPrefix + declared.name;
-    known.insert(name);
-    if (!file_.contains(name) || file_.entry(name).shape == declared.shape) continue;
-    throw InputError(file_.path().string() + ": " + name + " has shape " + describe_shape(file_.entry(name).shape) +
-                     ", the model has " + describe_shape(declared.shape));
+    std::vector<std::string> names = base_copies(declared.name, is_tied_);
+    names.push_back(kPeftPrefix + declared.name);
+    for (const std::string& name : names) {
+      known.insert(name);
+      if (!file_.contains(name) || file_.entry(name).shape == declared.shape) continue;
+      throw InputError(file_.path().string() + ": " + name + " has shape " + describe_shape(file_.entry(name).shape) +
+                       ", the model has " + describe_shape(declared.shape));
+    }
   }
   for (const TensorEntry& entry : file_.entries()) {
     if (known.contains(entry.name)) continue;
@@ -107,15 +131,16 @@ void PeftWeights::check(const PeftModule& module) const {
 }
 
 at::Tensor PeftWeights::factor(const std::string& name) const {
-  const std::string layer = without_last(without_last(name));
+  const std::string layer = layer_of(name);
   for (const PeftModule& module : modules_) {
     const auto part = std::ranges::find(module.parts, layer, &PeftModule::Part::layer);
     if (part == module.parts.end()) continue;
-    const bool is_a = name.ends_with(kEndOfA);
-    const at::Tensor values = file_.read(is_a ? module.a() : module.b());
-    const bool shares_a = values.size(is_a ? 0 : 1) == rank_;
+    const bool first = is_a(name);
+    const at::Tensor values = file_.read(first ? module.a() : module.b());
+    if (module.is_embedding()) return first ? values.t() : values;
+    const bool shares_a = values.size(first ? 0 : 1) == rank_;
     const int64_t begin = shares_a ? 0 : (part - module.parts.begin()) * rank_;
-    if (is_a) return values.narrow(0, begin, rank_);
+    if (first) return values.narrow(0, begin, rank_);
     return values.narrow(0, part->first_row, part->rows).narrow(1, begin, rank_);
   }
   throw std::invalid_argument(name + " belongs to no adapter of the model");
@@ -125,12 +150,31 @@ bool PeftWeights::read(const Parameter& parameter) const {
   at::NoGradGuard no_grad;
   const std::string saved = kPeftPrefix + parameter.name;
   if (!is_adapter(parameter.name) && !file_.contains(saved)) return false;
-  at::Tensor values = is_adapter(parameter.name) ? factor(parameter.name) : file_.read(saved);
-  for (size_t dim = 0; dim < parameter.box.size.size(); ++dim) {
-    values = values.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
-  }
-  parameter.valid().detach().copy_(values);
+  const at::Tensor values = is_adapter(parameter.name) ? factor(parameter.name) : file_.read(saved);
+  parameter.valid().detach().copy_(own_part(values, parameter));
   return true;
+}
+
+at::Tensor PeftWeights::own_part(const at::Tensor& full, const Parameter& parameter) const {
+  at::Tensor part = full;
+  for (size_t dim = 0; dim < parameter.box.size.size(); ++dim) {
+    part = part.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
+  }
+  return part;
+}
+
+void PeftWeights::check_base(const Parameter& parameter) const {
+  at::NoGradGuard no_grad;
+  for (const std::string& name : base_copies(parameter.name, is_tied_)) {
+    if (!file_.contains(name)) continue;
+    const at::Tensor own = parameter.valid().detach().to(at::kCPU), copy = own_part(file_.read(name), parameter);
+    const auto rounded = [&](const at::Tensor& values) {
+      return values.to(own.scalar_type()).to(copy.scalar_type()).to(own.scalar_type());
+    };
+    if (at::equal(rounded(own), rounded(copy))) continue;
+    throw InputError(file_.path().string() + ": " + name + " differs from " + parameter.name +
+                     " of the base: the adapter was trained with another base; give that one");
+  }
 }
 
 }  // namespace meshtrain

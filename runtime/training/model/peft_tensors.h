@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mesh/parameter.h"
+#include "runtime/training/model/adapter_shape.h"
 #include "runtime/training/model/shape.h"
 #include "runtime/training/safetensors/folder.h"
 
@@ -18,7 +19,7 @@ inline constexpr const char* kPeftPrefix = "base_model.model.";
 
 /// A module of transformers that has an adapter in a folder of PEFT: a linear layer, or several that the family stores
 /// as one (qkv_proj). Then its A has the A of the layers one after the other, and its B has their B on the diagonal and
-/// zeros elsewhere.
+/// zeros elsewhere. Or the embedding, whose inputs are ids: A [rank, V] is the transpose of ours.
 struct PeftModule {
   struct Part {
     std::string layer;  ///< "model.layers.0.self_attn.q_proj"
@@ -30,9 +31,13 @@ struct PeftModule {
   std::vector<Part> parts;  ///< the layers with an adapter, in the order of the model
   int64_t in_features, out_features;
 
-  std::string a() const { return kPeftPrefix + name + ".lora_A.weight"; }
-  std::string b() const { return kPeftPrefix + name + ".lora_B.weight"; }
+  bool is_embedding() const { return name == kEmbeddingLayer; }
+  std::string a() const { return kPeftPrefix + adapter_names(name + ".weight").a; }
+  std::string b() const { return kPeftPrefix + adapter_names(name + ".weight").b; }
 };
+
+/// The end of the name of a base's weight that PEFT saves with adapters of the embedding and the head.
+inline constexpr const char* kPeftBaseCopy = ".base_layer.weight";
 
 /// Returns the modules that the adapters of `shape` belong to, in the order of the model.
 std::vector<PeftModule> peft_modules(const ModelShape& shape);
@@ -53,12 +58,18 @@ class PeftWeights {
   /// the base that the folder does not have. Throws InputError when the disk fails. No collective.
   bool read(const Parameter& parameter) const;
 
+  /// Throws InputError when the folder has a copy of `parameter`, of the base, with other values than this rank's part
+  /// (kPeftBaseCopy). Values are compared in the narrower of both dtypes. No collective.
+  void check_base(const Parameter& parameter) const;
+
  private:
+  at::Tensor own_part(const at::Tensor& full, const Parameter& parameter) const;
   at::Tensor factor(const std::string& name) const;  // complete
   void check(const PeftModule& module) const;
 
   SafetensorsFile file_;
   int64_t rank_;
+  bool is_tied_;
   std::vector<PeftModule> modules_;
 };
 

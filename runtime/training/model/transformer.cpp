@@ -37,7 +37,8 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
     : residual_dtype_(residual_dtype.value_or(options.dtype().toScalarType())),
       tensor_parallel_(parallelism.tensor),
       embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
-                 {Initializer::Kind::Normal, shape.initializer_range}, options),
+                 {Initializer::Kind::Normal, shape.initializer_range}, options,
+                 adapter_of(shape.adapter, kEmbeddingLayer, kEmbeddingLayer, shape.vocab_size)),
       norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, family_of(shape).norm_weight,
             parallelism.tensor.stream_partial_over(), options),
       embedding_scale_(embedding_scale(shape, residual_dtype_)),
@@ -51,6 +52,11 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
     head_ = sharded_parameter("lm_head.weight", {shape.vocab_size, shape.hidden_size}, 0, parallelism.tensor.group,
                               {Initializer::Kind::Normal, shape.initializer_range}, options);
     head_->of_tokens = true;
+  }
+  if (const auto adapter = adapter_of(shape.adapter, kHeadLayer, kHeadLayer, shape.hidden_size)) {
+    head_adapter_.push_back(column_parallel_adapter(parallelism.tensor, kHeadLayer, shape.hidden_size, shape.vocab_size,
+                                                    *adapter, options));
+    head_adapter_.back().b.of_tokens = true;
   }
   (head_ ? *head_ : embedding_.weight()).written_by_layer = true;  // by linear_cross_entropy
 }
@@ -68,10 +74,10 @@ at::Tensor Transformer::head_input(const at::Tensor& x) const {
 at::Tensor Transformer::head(const at::Tensor& x, const ForwardPass& pass) const {
   if (pass.labels.defined()) {
     return linear_cross_entropy(head_input(x), head_weight(), pass.labels, kIgnoredLabel, tensor_parallel_,
-                                std::nullopt, softcap_);
+                                std::nullopt, softcap_, adapter_terms(head_adapter_, {0}, pass.sequence.tokens));
   }
   const at::Tensor last = head_input(x[-1]);
-  pass.logits->emplace(last, head_weight(), tensor_parallel_, softcap_);
+  pass.logits->emplace(last, head_weight(), tensor_parallel_, softcap_, adapter_terms(head_adapter_, {0}));
   return last;
 }
 
@@ -94,6 +100,9 @@ std::vector<Layer> Transformer::layers() {
     layers.back().parameters.push_back(&*head_);
   } else {
     layers.back().borrowed = &embedding_.weight();
+  }
+  for (Adapter& adapter : head_adapter_) {
+    layers.back().parameters.insert(layers.back().parameters.end(), {&adapter.a, &adapter.b});
   }
   return layers;
 }

@@ -81,6 +81,7 @@ class Transformer {
   double logits_scaling_;
   double softcap_;
   std::optional<Parameter> head_;
+  std::vector<Adapter> head_adapter_;  // one or none
 };
 
 /// Returns the parameters of a model of this shape without its adapters, none of them cut, as if each had `dtype`: in

@@ -93,6 +93,18 @@ TEST(AdapterRecipe, TakesTheFolderOfPeft) {
   EXPECT_TRUE(refusal("/none").starts_with("adapter.from: there is no adapter_config.json in "));
 }
 
+TEST(AdapterRecipe, ExportsNoMergedTiedEmbedding) {
+  const RecipeFolder folder;
+  const std::string file = folder.write("r.yaml", kSmallRecipe + "adapter: {rank: 4, targets: [embed_tokens]}\n");
+  const std::string tied = "model.tie_word_embeddings=true";
+  EXPECT_NO_THROW(load_recipe(file, {tied}, ""));
+  EXPECT_NO_THROW(load_recipe(file, {"train.export=out"}, ""));
+  const std::string refusal = input_error([&] { load_recipe(file, {tied, "train.export=out"}, ""); });
+  EXPECT_NE(refusal.find("the embedding is the head too, and with an adapter merged they are two tensors"),
+            std::string::npos)
+      << refusal;
+}
+
 TEST(AdapterRecipe, IsRefusedWithItsLocation) {
   const RecipeFolder folder;
   const auto refusal = [&](const std::string& keys) {
@@ -102,10 +114,13 @@ TEST(AdapterRecipe, IsRefusedWithItsLocation) {
   EXPECT_EQ(refusal("rank: 4"), "adapter.targets: must be given");
   EXPECT_EQ(refusal("targets: [q_proj]"), "adapter.rank: must be given");
   EXPECT_EQ(refusal("kind: dora, rank: 4, targets: [q_proj]").substr(0, 20), "adapter.kind: \"dora\"");
-  EXPECT_EQ(
-      refusal("rank: 4, targets: [q_proj, k_prj]"),
-      "adapter.targets: \"k_prj\" matches no linear layer of a block: use q_proj, k_proj, v_proj, o_proj, "
-      "gate_proj, up_proj, down_proj, all-linear, or a pattern for names such as model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(refusal("rank: 4, targets: [q_proj, k_prj]"),
+            "adapter.targets: \"k_prj\" matches no layer that may have an adapter: use q_proj, k_proj, v_proj, o_proj, "
+            "gate_proj, up_proj, down_proj, all-linear, embed_tokens, lm_head, or a pattern for names such as "
+            "model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(refusal("rank: 4, targets: [q_proj, lm_head], layers: [0]"),
+            "adapter.targets: lm_head is outside the blocks, and with adapter.layers only blocks have adapters, as for "
+            "PEFT: leave adapter.layers out, and name layers of blocks by patterns such as \"*.layers.0.*.q_proj\"");
   EXPECT_EQ(refusal("rank: 4, targets: [q_proj], layers: [0, 2]"),
             "adapter.layers: 2 is not a block: the model has blocks 0 to 1");
   EXPECT_EQ(refusal("rank: 4, targets: [q_proj], train: [\"*.norms.*\"]").substr(0, 60),

@@ -25,10 +25,10 @@ std::vector<std::string> layers_with_adapters(const AdapterShape& adapter) {
   shape.adapter = adapter;
   std::vector<std::string> layers;
   for (const TensorEntry& tensor : declared_adapters(shape, at::kFloat)) {
-    constexpr std::string_view kFactor = ".lora_A.weight", kPrefix = "model.layers.";
-    if (tensor.name.ends_with(kFactor)) {
-      layers.push_back(tensor.name.substr(kPrefix.size(), tensor.name.size() - kPrefix.size() - kFactor.size()));
-    }
+    constexpr std::string_view kPrefix = "model.layers.";
+    const std::string layer = tensor.name.substr(0, tensor.name.rfind(".lora_"));
+    if (tensor.name != adapter_names(layer + ".weight").a) continue;
+    layers.push_back(layer.starts_with(kPrefix) ? layer.substr(kPrefix.size()) : layer);
   }
   return layers;
 }
@@ -41,11 +41,29 @@ TEST(AdapterShapeTest, TargetsAreNamesOfLayersOrPatterns) {
             (Names{"0.self_attn.q_proj", "0.mlp.up_proj", "1.self_attn.q_proj", "1.mlp.up_proj"}));
   EXPECT_EQ(layers_with_adapters(adapter({"*.1.self_attn.[kv]_proj"})),
             (Names{"1.self_attn.k_proj", "1.self_attn.v_proj"}));
-  EXPECT_EQ(layers_with_adapters(adapter({"all-linear"})).size(), 14U);
+  EXPECT_EQ(layers_with_adapters(adapter({"all-linear"})).size(), 14U) << "as for PEFT without the head";
+  EXPECT_EQ(layers_with_adapters(adapter({"embed_tokens", "lm_head"})), (Names{"model.embed_tokens", "lm_head"}));
+  EXPECT_EQ(layers_with_adapters(adapter({"*.embed_tokens"})), Names{"model.embed_tokens"});
   EXPECT_EQ(layers_with_adapters(adapter({"proj"})), Names()) << "a part of a name is no name";
   AdapterShape second = adapter({"o_proj"});
   second.layers = {1};
   EXPECT_EQ(layers_with_adapters(second), Names{"1.self_attn.o_proj"});
+  second.targets.emplace_back("lm_head");
+  EXPECT_EQ(layers_with_adapters(second), Names{"1.self_attn.o_proj"}) << "the head is in none of the layers";
+  EXPECT_FALSE(adapts_vocabulary(second));
+  EXPECT_TRUE(adapts_vocabulary(adapter({"embed_tokens"})));
+}
+
+TEST(AdapterShapeTest, TheEmbeddingBeginsAsInPeft) {
+  AdapterShape shape = adapter({"embed_tokens"});
+  shape.dropout = 0.1;
+  const AdapterOptions options = adapter_of(shape, kEmbeddingLayer, "", 32).value();
+  EXPECT_EQ(options.initializer.kind, Initializer::Kind::Zeros);
+  EXPECT_EQ(options.initializer_of_b.kind, Initializer::Kind::Normal);
+  EXPECT_EQ(options.initializer_of_b.std, 1);
+  EXPECT_EQ(options.dropout.probability, 0);
+  shape.draws_all = true;
+  EXPECT_NE(adapter_of(shape, kEmbeddingLayer, "", 32)->initializer.kind, Initializer::Kind::Zeros);
 }
 
 TEST(AdapterShapeTest, OptionsFollowFromTheShape) {
@@ -91,10 +109,10 @@ TEST(AdapterShapeTest, MergesInFp32) {
   const AdapterShape shape = adapter({"q_proj"});
   const at::Tensor weight = at::randn({24, 16}).to(at::kBFloat16), a = at::randn({4, 16}), b = at::randn({24, 4});
   const at::Tensor exact = weight.to(at::kDouble) + 1.5 * at::matmul(b.to(at::kDouble), a.to(at::kDouble));
-  const at::Tensor seen = merged(shape, weight, a, b);
+  const at::Tensor seen = merged(shape, "model.layers.0.self_attn.q_proj.weight", weight, a, b);
   EXPECT_EQ(seen.scalar_type(), at::kFloat);
   EXPECT_TRUE(at::allclose(seen.to(at::kDouble), exact, 1e-5, 1e-5));
-  EXPECT_EQ(merged(shape, weight.to(at::kDouble), a, b).scalar_type(), at::kDouble);
+  EXPECT_EQ(merged(shape, "lm_head.weight", weight.to(at::kDouble), a, b).scalar_type(), at::kDouble);
 }
 
 }  // namespace
