@@ -48,6 +48,7 @@ struct AdapterNames {
   std::string a, b;
 };
 /// Returns the names of the factors that an adapter of the layer of `weight` has, "model.layers.0.mlp.up_proj.weight".
+/// Empty names for a bias, which an adapter does not change.
 AdapterNames adapter_names(const std::string& weight);
 
 /// Returns weight + scale B A, in fp32, or fp64 for a weight in fp64. weight: [out, in]; a: [rank, in]; b: [out, rank].
