@@ -44,10 +44,12 @@ std::vector<PeftModule> peft_modules(const ModelShape& shape) {
   return modules;
 }
 
-std::vector<std::string> base_parameters_of_peft(const std::filesystem::path& folder) {
+std::vector<std::string> base_parameters_of_peft(const SafetensorsFile& file, const ModelShape& shape) {
   std::vector<std::string> names;
-  for (const TensorEntry& entry : SafetensorsFile(folder / kPeftWeights).entries()) {
-    if (entry.name.find(".lora_") == std::string::npos) names.push_back(without_prefix(entry.name));
+  for (const TensorEntry& entry : file.entries()) {
+    if (entry.name.find(".lora_") != std::string::npos) continue;
+    const std::string name = without_prefix(entry.name);
+    if (name != kHead || !shape.tie_word_embeddings) names.push_back(name);
   }
   return names;
 }
@@ -55,6 +57,7 @@ std::vector<std::string> base_parameters_of_peft(const std::filesystem::path& fo
 PeftWeights::PeftWeights(const std::filesystem::path& folder, const ModelShape& shape)
     : file_(folder / kPeftWeights), rank_(shape.adapter.rank), modules_(peft_modules(shape)) {
   std::set<std::string> known;
+  if (shape.tie_word_embeddings) known.insert(kPeftPrefix + std::string(kHead));
   for (const PeftModule& module : modules_) {
     check(module);
     known.insert({module.a(), module.b()});
