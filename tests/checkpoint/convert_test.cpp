@@ -131,7 +131,8 @@ void write_folder(const fs::path& folder, const ModelShape& shape, at::ScalarTyp
 TEST_F(Convert, MergesAdapters) {
   const std::vector<SavedModel> kinds = {{"phi3", "bf16_mixed", "adamw", "none", true, "all"},
                                          {"qwen3", "fp32", "adamw", "none", false, "ends"},
-                                         {"qwen3", "fp32", "adamw", "none", false, "qv"}};
+                                         {"qwen3", "fp32", "adamw", "none", false, "qv"},
+                                         {"qwen2", "fp32", "adamw", "none", false, "all"}};  // has biases
   int number = 0;
   for (const SavedMesh& saved_mesh : meshes()) {
     const SavedModel& kind = kinds[static_cast<size_t>(number) % kinds.size()];
@@ -183,6 +184,7 @@ TEST_F(Convert, MergesAdapters) {
 TEST_F(Convert, GoesOnFromAnAdapterOfPeft) {
   const std::vector<SavedModel> kinds = {{"phi3", "bf16_mixed", "adamw", "none", true, "all"},
                                          {"qwen3", "fp32", "adamw", "none", false, "ends"},
+                                         {"phi3", "fp32", "adamw", "none", false, "qv"},
                                          {"qwen3", "fp32", "adamw", "none", false, "qv"}};
   int number = 0;
   for (const SavedMesh& saved_mesh : meshes()) {
@@ -190,7 +192,7 @@ TEST_F(Convert, GoesOnFromAnAdapterOfPeft) {
       SCOPED_TRACE(saved_mesh.sharding + " " + kind.family + " " + kind.precision);
       const std::string name = std::to_string(number++);
       Recipe trained = recipe(saved_mesh, kind);
-      if (kind.family == "phi3") trained.model.shape.adapter.train = {"*input_layernorm*"};
+      if (kind.adapter == "all") trained.model.shape.adapter.train = {"*input_layernorm*"};
       Training training(trained, world());
       training.run(2);
       training.save(path("run" + name));

@@ -7,7 +7,12 @@
 #include <map>
 #include <memory>
 
+#include "mesh/device/aten.h"
+#include "runtime/program/convert/export_adapter.h"
+#include "runtime/program/convert/export_checkpoint.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
+#include "runtime/training/model/peft_tensors.h"
+#include "runtime/training/safetensors/folder.h"
 #include "tests/checkpoint/format_1.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
@@ -207,6 +212,46 @@ TEST(MeshChange, CheckpointsOfAdaptersLeaveTheBaseOut) {
       };
       EXPECT_NE(refused(recipe).find("train.freeze: with adapters"), std::string::npos);
       std::filesystem::remove_all(folder.path() / "run");
+    }
+    world().barrier();
+  }
+}
+
+TEST(MeshChange, CheckpointsOfAdaptersHaveTheirFrozenFactors) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const Kind kind{"fp32", "adamw", "none", false, false, false, /*adapter=*/"qv"};
+  const auto path = [&](const char* name) { return folder.path() / name; };
+  const auto export_for_peft = [&](const char* run, const char* out) {
+    if (world().rank() == 0) export_adapter(newest(path(run)), path(out), {});
+    world().barrier();
+  };
+  for (const MeshChoice& choice : choices({world().size()})) {
+    SCOPED_TRACE(choice.sharding);
+    Recipe recipe = recipe_on(choice, kind, folder.path());
+    Training before(recipe, world());
+    before.run(1);
+    before.save(path("before"));
+    export_for_peft("before", "peft");
+    recipe.model.shape.adapter.from = path("peft");
+    recipe.train.freeze = {"*.lora_A.*"};
+    Training first(recipe, world());
+    first.run(2);
+    first.save(path("run"));
+    const std::vector<double> expected = first.run(2);
+    Training second(recipe, world(), /*resumes=*/true);
+    second.resume(path("run"));
+    EXPECT_EQ(second.run(2), expected);
+    export_for_peft("run", "trained");
+    if (world().rank() == 0) {
+      const SafetensorsFile from(path("peft") / kPeftWeights), trained(path("trained") / kPeftWeights);
+      for (const TensorEntry& entry : from.entries()) {
+        const bool is_frozen = entry.name.ends_with(".lora_A.weight");
+        EXPECT_EQ(at::equal(from.read(entry.name), trained.read(entry.name)), is_frozen) << entry.name;
+      }
+      EXPECT_NO_THROW(export_checkpoint(newest(path("run")), path("merged"), {}));
+      for (const char* name : {"before", "peft", "run", "trained", "merged"}) std::filesystem::remove_all(path(name));
     }
     world().barrier();
   }

@@ -110,7 +110,8 @@ ExportedAdapter export_adapter(const fs::path& folder, const fs::path& out, std:
   ExportFolder target(out);
   target.begin();
   try {
-    write_atomically(target.partial() / kPeftConfig, write_peft_config(shape, trained, recipe.model.hf));
+    const fs::path base = recipe.model.init == "pretrained" ? recipe.model.hf : fs::path();  // else no folder has it
+    write_atomically(target.partial() / kPeftConfig, write_peft_config(shape, trained, base));
     SafetensorsWriter writer(target.partial() / kPeftWeights, entries);
     for (const auto& [name, values] : tensors) writer.write(name, values);
     writer.finish();

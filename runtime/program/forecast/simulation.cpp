@@ -137,6 +137,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
   const DeviceMesh mesh(decisions.layout, world_of(std::move(backend), num_hosts));
   TrainingOptions random = decisions;
   random.weights.clear();
+  random.shape.adapter.from.clear();  // it has the adapters of all layers
   TransformerTrainer trainer(random, mesh, at::kMeta);
   const int64_t host_ranks = hosts.gpus ? 1 : std::min(hosts.ranks_per_host, decisions.layout.size());
   const auto peak = [&] { return memory_of(trainer, memory.at_peak(), windows, host_ranks); };

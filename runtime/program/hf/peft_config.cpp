@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <optional>
 #include <set>
+#include <utility>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/download.h"
+#include "mesh/device/aten.h"
 #include "runtime/program/hf/config_reader.h"
+#include "runtime/program/hf/peft_ranks.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/peft_tensors.h"
 #include "runtime/training/model/transformer.h"
 
@@ -69,9 +71,6 @@ void check_kind(ConfigReader& config) {
     config.fail("peft_type", "is not LORA: other adapters are not supported");
   }
   if (config.boolean_or("use_dora", false)) refuse("use_dora", "DoRA is not supported");
-  if (config.boolean_or("ensure_weight_tying", false)) {
-    refuse("ensure_weight_tying", "adapters of a tied embedding and its head are apart here");
-  }
   if (config.boolean_or("use_qalora", false)) refuse("use_qalora", "QALoRA is not supported");
   if (config.boolean_or("lora_bias", false)) refuse("lora_bias", "adapters have no biases here");
   if (config.boolean_or("fan_in_fan_out", false)) refuse("fan_in_fan_out", "no supported model has such layers");
@@ -89,32 +88,12 @@ void check_kind(ConfigReader& config) {
          "adapter (save_pretrained with path_initial_model_for_weight_conversion)");
 }
 
-/// Checks that a pattern of ranks or alphas is none, or as write_peft_config() writes it for modules of several layers.
-/// `expected`: the value for a module of so many layers.
-template <class Expected>
-void check_pattern(ConfigReader& config, const std::string& key, const std::map<std::string, int64_t>& num_parts,
-                   const Expected& expected) {
-  if (!config.has(key)) return;
-  const nlohmann::json& pattern = config.value(key);
-  if (!pattern.is_object()) config.fail(key, "is " + shown(pattern) + ", not a JSON object");
-  for (const auto& [name, value] : pattern.items()) {
-    const auto found = num_parts.find(last_name(name));
-    const bool is_known = found != num_parts.end() && value.is_number();
-    if (is_known && std::abs(value.template get<double>() - expected(found->second)) < 1e-9) continue;
-    config.fail(key, "is " + shown(pattern) + ": all adapters of a model have one rank and one alpha here");
-  }
-}
-
-/// Returns the modules of a model that may have an adapter, in the order of the model.
-std::vector<PeftModule> all_modules(const ModelShape& base, int64_t rank) {
+/// Returns the modules of `base` that have an adapter in `file`, in the order of the model, with all of their layers.
+/// Throws InputError when there are none, and for a tensor of another adapter.
+std::vector<PeftModule> found_modules(const SafetensorsFile& file, const ModelShape& base, int64_t rank) {
   ModelShape shape = base;
   shape.adapter = {.rank = rank, .targets = {"all-linear", kEmbeddingLayer, kHeadLayer}};
-  return peft_modules(shape);
-}
-
-/// Sets targets, layers and train as the tensors of `file` are named.
-void take_names(const SafetensorsFile& file, const ModelShape& base, AdapterShape& adapter) {
-  const std::vector<PeftModule> modules = all_modules(base, adapter.rank);
+  std::vector<PeftModule> modules = peft_modules(shape);
   std::set<std::string> found;
   const std::string prefix = kPeftPrefix;
   for (const TensorEntry& entry : file.entries()) {
@@ -124,28 +103,50 @@ void take_names(const SafetensorsFile& file, const ModelShape& base, AdapterShap
     if (!entry.name.starts_with(prefix)) refuse(" does not begin with " + prefix);
     const std::string name = entry.name.substr(prefix.size());
     const size_t factor = name.find(".lora_");
-    if (factor == std::string::npos && name.ends_with(kPeftBaseCopy)) {
-      continue;
-    } else if (factor == std::string::npos) {
-      adapter.train.push_back(name);
-    } else if (!is_adapter(name)) {
-      refuse(" is not a factor of an adapter of a linear layer or the embedding");
-    } else if (!found.insert(name.substr(0, factor)).second) {
-      continue;
-    } else if (std::ranges::find(modules, name.substr(0, factor), &PeftModule::name) == modules.end()) {
+    if (factor == std::string::npos) continue;
+    if (!is_adapter(name)) refuse(" is not a factor of an adapter of a linear layer or the embedding");
+    const std::string module = name.substr(0, factor);
+    if (found.insert(module).second && std::ranges::find(modules, module, &PeftModule::name) == modules.end()) {
       refuse(" belongs to no layer of the model that may have an adapter");
     }
   }
-  std::vector<std::string> layers;  // in the order of the model
-  for (const PeftModule& module : modules) {
-    if (!found.contains(module.name)) continue;
+  std::erase_if(modules, [&](const PeftModule& module) { return !found.contains(module.name); });
+  if (modules.empty()) throw InputError(file.path().string() + ": has no adapter");
+  return modules;
+}
+
+/// Returns the layers that have an adapter of `rank` in `module`. If there are several adapters in the module, the rows
+/// of each layer's B are on the diagonal of B; one adapter is that of all layers.
+std::vector<std::string> adapted_layers(const SafetensorsFile& file, const PeftModule& module, int64_t rank) {
+  std::vector<std::string> layers;
+  const std::vector<int64_t>& shape = file.entry(module.b()).shape;
+  const int64_t count = file.entry(module.a()).shape[0] / rank, num_parts = static_cast<int64_t>(module.parts.size());
+  if (count == 1 || count == num_parts || shape != std::vector<int64_t>{module.out_features, count * rank}) {
     for (const PeftModule::Part& part : module.parts) layers.push_back(part.layer);
+    return layers;
   }
-  if (layers.empty()) throw InputError(file.path().string() + ": has no adapter");
-  Selection selection = select(layers, base.num_hidden_layers);
-  adapter.targets = std::move(selection.names);
-  adapter.layers = std::move(selection.blocks);
-  std::ranges::sort(adapter.train);
+  const at::Tensor b = file.read(module.b());
+  for (const PeftModule::Part& part : module.parts) {
+    const auto column = static_cast<int64_t>(layers.size()) * rank;
+    if (column == count * rank) break;
+    const at::Tensor rows = b.narrow(0, part.first_row, part.rows).narrow(1, column, rank);
+    if (rows.count_nonzero().item<int64_t>() > 0) layers.push_back(part.layer);
+  }
+  if (static_cast<int64_t>(layers.size()) == count) return layers;
+  throw InputError(file.path().string() + ": " + module.b() + " has columns for " + std::to_string(count) + " of " +
+                   std::to_string(num_parts) + " layers, and its values do not say which");
+}
+
+/// Throws InputError when the head and the embedding of `file` are two, and one in the model.
+void check_tied(const SafetensorsFile& file, const ModelShape& base) {
+  const std::string embedding = std::string(kPeftPrefix) + kEmbedding, head = std::string(kPeftPrefix) + kHead;
+  const bool has_embedding = file.contains(embedding), has_head = file.contains(head);
+  if (!base.tie_word_embeddings || (!has_embedding && !has_head)) return;
+  if (has_embedding && has_head && at::equal(file.read(embedding), file.read(head))) return;
+  throw InputError(file.path().string() + ": " + (has_head ? head : embedding) + " was trained apart from the " +
+                   (has_head ? "embedding" : "head") +
+                   ", which is the same tensor in the base: train both as one (ensure_weight_tying of PEFT), or merge "
+                   "the adapter with PEFT (merge_and_unload)");
 }
 
 }  // namespace
@@ -168,14 +169,27 @@ AdapterShape read_peft_folder(const std::filesystem::path& folder, const ModelSh
     adapter.dropout = config.number("lora_dropout");
     if (adapter.dropout >= 1) config.fail("lora_dropout", "is not below 1");
   }
-  std::map<std::string, int64_t> num_parts;  // of modules of several layers
-  for (const PeftModule& module : all_modules(base, adapter.rank)) {
-    if (module.parts.size() > 1) num_parts[last_name(module.name)] = static_cast<int64_t>(module.parts.size());
+  const SafetensorsFile file(folder / kPeftWeights);
+  const std::vector<PeftModule> modules = found_modules(file, base, adapter.rank);
+  take_peft_ranks(config, file, modules, adapter);
+  if (base.tie_word_embeddings && config.boolean_or("ensure_weight_tying", false)) {
+    const auto is_end = [](const PeftModule& module) {
+      return module.name == kEmbeddingLayer || module.name == kHeadLayer;
+    };
+    if (std::ranges::any_of(modules, is_end)) {
+      config.fail("ensure_weight_tying", "is true: adapters of a tied embedding and its head are apart here");
+    }
   }
-  check_pattern(config, "rank_pattern", num_parts,
-                [&](int64_t count) { return static_cast<double>(count * adapter.rank); });
-  check_pattern(config, "alpha_pattern", num_parts, [&](int64_t count) { return alpha_of(adapter, count); });
-  take_names(SafetensorsFile(folder / kPeftWeights), base, adapter);
+  std::vector<std::string> layers;
+  for (const PeftModule& module : modules) {
+    for (std::string& layer : adapted_layers(file, module, adapter.rank)) layers.push_back(std::move(layer));
+  }
+  Selection selection = select(layers, base.num_hidden_layers);
+  adapter.targets = std::move(selection.names);
+  adapter.layers = std::move(selection.blocks);
+  check_tied(file, base);
+  adapter.train = base_parameters_of_peft(file, base);
+  std::ranges::sort(adapter.train);
   return adapter;
 }
 

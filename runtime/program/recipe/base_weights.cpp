@@ -72,7 +72,7 @@ FirstWeights open_base(const Recipe& recipe, const CheckpointHead& head) {
   if (const auto print = base_fingerprint(recipe)) own.data[kBaseKey] = *print;
   if (const std::string other = describe_other_base(own, head); !other.empty()) throw InputError(other);
   ModelShape shape = recipe.model.shape;
-  shape.adapter.from.clear();  // all that the folder has is trained
+  shape.adapter.from.clear();  // all that the folder has is in the checkpoint
   return FirstWeights(recipe.model.init == "pretrained" ? recipe.model.hf : fs::path(), shape,
                       static_cast<uint64_t>(recipe.train.seed));
 }

@@ -44,8 +44,8 @@ Precision precision_of(const Recipe& recipe) {
 
 TrainerOptions trainer_options(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
-  TrainerOptions options{
-      .optimizer = recipe.optimizer, .clip_norm = train.clip_norm, .saves_frozen = !recipe.model.shape.adapter};
+  TrainerOptions options{.optimizer = recipe.optimizer, .clip_norm = train.clip_norm};
+  if (recipe.model.shape.adapter) options.saved_frozen = {"*.lora_A.weight", "*.lora_B.weight"};  // not the base
   if (!options.optimizer.state_dtype) {
     options.optimizer.state_dtype = train.precision.ends_with("_mixed") ? at::kFloat : dtype_of(train.precision);
   }

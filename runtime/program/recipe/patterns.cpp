@@ -126,9 +126,10 @@ void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t nu
 
 /// Checks that each parameter of the base in the folder adapter.from is trained: checkpoints leave out what is frozen,
 /// and model.hf has another value.
-void check_from(const Reader& reader, const AdapterShape& adapter, const std::vector<std::string>& freeze) {
+void check_from(const Reader& reader, const ModelShape& shape, const std::vector<std::string>& freeze) {
+  const AdapterShape& adapter = shape.adapter;
   if (adapter.from.empty() || !reader.opens_files()) return;
-  for (const std::string& name : base_parameters_of_peft(adapter.from)) {
+  for (const std::string& name : base_parameters_of_peft(SafetensorsFile(adapter.from / kPeftWeights), shape)) {
     if (is_trained(adapter, freeze, name)) continue;
     reader.fail("adapter.train", name + " would be frozen, with the value in the folder adapter.from: name it in " +
                                      "adapter.train too, or leave adapter.train out, and keep it out of train.freeze");
@@ -170,7 +171,7 @@ void check_patterns(Reader& reader, const Recipe& recipe) {
   const std::vector<std::string> names = parameter_names(recipe.model.shape);
   if (adapter) check_adapter(reader, adapter, recipe.model.shape.num_hidden_layers, names);
   if (!recipe.train.freeze.empty()) check_freeze(reader, recipe.train.freeze, names, static_cast<bool>(adapter));
-  if (adapter) check_from(reader, adapter, recipe.train.freeze);
+  if (adapter) check_from(reader, recipe.model.shape, recipe.train.freeze);
   if (adapter) check_export(reader, recipe);
   check_groups(reader, recipe.optimizer.groups, names);
 }

@@ -51,7 +51,7 @@ int64_t checkpoint_bytes(const Recipe& recipe, const Decisions& decisions) {
   for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
     const int64_t count = c10::multiply_integers(parameter->global_shape);
     const bool frozen = !is_trained(recipe.model.shape.adapter, recipe.train.freeze, parameter->name);
-    if (frozen && recipe.model.shape.adapter) continue;  // the base is read again from model.hf
+    if (frozen && recipe.model.shape.adapter && !is_adapter(parameter->name)) continue;  // read again from model.hf
     bytes += count * (weight_bytes + (frozen ? 0 : state_bytes * state_elements(recipe.optimizer, *parameter)));
   }
   return bytes;

@@ -59,6 +59,7 @@ double adapter_scale(const AdapterShape& shape) {
 }
 
 AdapterNames adapter_names(const std::string& weight) {
+  if (!weight.ends_with(".weight")) return {};
   const std::string layer = weight.substr(0, weight.rfind('.'));
   if (layer == kEmbeddingLayer) return {layer + ".lora_embedding_A", layer + ".lora_embedding_B"};
   return {layer + ".lora_A.weight", layer + ".lora_B.weight"};

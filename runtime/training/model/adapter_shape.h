@@ -54,6 +54,7 @@ struct AdapterNames {
   std::string a, b;
 };
 /// Returns the names of the factors that an adapter of the layer of `weight` has, "model.layers.0.mlp.up_proj.weight".
+/// Empty names for a bias, which an adapter does not change.
 AdapterNames adapter_names(const std::string& weight);
 
 /// Returns true when an adapter of `shape` is on the embedding or the head. If they are tied, they cannot be merged

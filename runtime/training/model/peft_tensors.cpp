@@ -61,12 +61,12 @@ std::vector<PeftModule> peft_modules(const ModelShape& shape) {
   return modules;
 }
 
-std::vector<std::string> base_parameters_of_peft(const std::filesystem::path& folder) {
-  const SafetensorsFile file(folder / kPeftWeights);
+std::vector<std::string> base_parameters_of_peft(const SafetensorsFile& file, const ModelShape& shape) {
   std::vector<std::string> names;
   for (const TensorEntry& entry : file.entries()) {
-    const bool is_base = entry.name.find(".lora_") == std::string::npos && !entry.name.ends_with(kPeftBaseCopy);
-    if (is_base) names.push_back(without_prefix(entry.name));
+    if (entry.name.find(".lora_") != std::string::npos || entry.name.ends_with(kPeftBaseCopy)) continue;
+    const std::string name = without_prefix(entry.name);
+    if (name != kHead || !shape.tie_word_embeddings) names.push_back(name);
   }
   return names;
 }
@@ -77,6 +77,7 @@ PeftWeights::PeftWeights(const std::filesystem::path& folder, const ModelShape& 
       is_tied_(shape.tie_word_embeddings),
       modules_(peft_modules(shape)) {
   std::set<std::string> known;
+  if (shape.tie_word_embeddings) known.insert(kPeftPrefix + std::string(kHead));
   for (const PeftModule& module : modules_) {
     check(module);
     known.insert({module.a(), module.b()});

@@ -42,9 +42,9 @@ inline constexpr const char* kPeftBaseCopy = ".base_layer.weight";
 /// Returns the modules that the adapters of `shape` belong to, in the order of the model.
 std::vector<PeftModule> peft_modules(const ModelShape& shape);
 
-/// Returns the names of the base's parameters that a folder of PEFT has (its modules_to_save). Throws InputError when
-/// the folder's weights cannot be read.
-std::vector<std::string> base_parameters_of_peft(const std::filesystem::path& folder);
+/// Returns the names of the base's parameters in `file`, the weights of a folder of PEFT (its modules_to_save), in the
+/// order of the file. The head of a model of tied embeddings is left out: it is the embedding.
+std::vector<std::string> base_parameters_of_peft(const SafetensorsFile& file, const ModelShape& shape);
 
 /// The tensors of a folder of PEFT, for the parameters of a model. A module of several layers may also have one A of
 /// the model's rank, which then is that of each of its layers.

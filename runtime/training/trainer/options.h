@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "runtime/training/optimizer/options.h"
 
@@ -23,7 +25,8 @@ struct TrainerOptions {
   double clip_norm = 1;                             ///< 0: no clipping
   std::optional<LossScaleOptions> loss_scale = {};  ///< factor of the loss before the backward, for fp16_mixed
   std::optional<uint64_t> rounding_seed = {};       ///< rounds the optimizer's results stochastically, for bf16 only
-  bool saves_frozen = true;  ///< frozen parameters are in checkpoints; else who resumes must write their values
+  /// Globs for the frozen parameters that are in checkpoints. Who resumes must write the values of others.
+  std::vector<std::string> saved_frozen = {"*"};
 };
 
 }  // namespace meshtrain

@@ -9,12 +9,25 @@
 
 #include "mesh/agree.h"
 #include "mesh/base/error.h"
+#include "mesh/base/files/glob.h"
 #include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/flight_recorder.h"
 #include "runtime/training/trainer/schedule.h"
 
 namespace meshtrain {
+namespace {
+
+/// Adds the parts of this rank's shard of `buffer` whose parameters one of `globs` matches.
+void add_parameters(const FlatBuffer& buffer, const std::vector<std::string>& globs, std::vector<ShardTensor>& shards) {
+  for (const Segment& segment : buffer.segments()) {
+    const Range range = buffer.in_shard({segment.offset, segment.numel});
+    if (range.numel == 0 || !first_match(globs, segment.parameter->name)) continue;
+    shards.push_back({"", &buffer, range, buffer.shard_values().narrow(0, range.offset, range.numel)});
+  }
+}
+
+}  // namespace
 
 Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
                  const OptimizerFactory& make)
@@ -24,7 +37,7 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
       mesh_(mesh),
       clip_norm_(options.clip_norm),
       scales_loss_(options.loss_scale),
-      saves_frozen_(options.saves_frozen),
+      saved_frozen_(options.saved_frozen),
       device_(device_of(groups_)),
       owned_(owned_ranges(groups_)) {
   std::optional<StochasticRounding> rounding;
@@ -245,8 +258,11 @@ std::vector<ShardTensor> Trainer::shards() const {
   for (const ParameterGroup& group : groups_) {
     for (const Unit& unit : group.fsdp->units()) {
       for (const FlatBuffer& buffer : unit.buffers()) {
-        if (!buffer.trainable() && !saves_frozen_) continue;
-        shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
+        if (buffer.trainable()) {
+          shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
+        } else {
+          add_parameters(buffer, saved_frozen_, shards);
+        }
       }
     }
   }

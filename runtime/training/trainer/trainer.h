@@ -79,7 +79,7 @@ class Trainer {
 
   // The trainer's data in a checkpoint.
 
-  /// Returns this rank's shards of every parameter, including frozen ones if TrainerOptions::saves_frozen, and of the
+  /// Returns this rank's shards of every parameter, frozen ones as TrainerOptions::saved_frozen says, and of the
   /// optimizer's state. No copy uses them when this returns.
   std::vector<ShardTensor> shards() const;
   /// Returns when the host may read and change those of shards() that are in its memory.
@@ -144,7 +144,8 @@ class Trainer {
   ParameterIndex index_;
   const DeviceMesh& mesh_;
   double clip_norm_;
-  bool scales_loss_, saves_frozen_;
+  bool scales_loss_;
+  std::vector<std::string> saved_frozen_;
   at::Device device_;
   std::vector<OwnedRange> owned_;
   std::optional<LeavingSquares> leaving_;  // when shards are offloaded

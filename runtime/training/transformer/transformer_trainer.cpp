@@ -1,8 +1,10 @@
 #include "runtime/training/transformer/transformer_trainer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "mesh/base/error.h"
+#include "mesh/base/files/glob.h"
 #include "mesh/base/progress.h"
 #include "runtime/training/model/first_weights.h"
 
@@ -12,15 +14,15 @@ namespace {
 /// Returns the initial values of a model's parameters. If `resumes`, those in the checkpoint begin as zeros, because
 /// its shards are written later.
 WriteParameter first_values(const TrainingOptions& options, bool resumes) {
-  if (resumes && options.saves_frozen) return [](const Parameter&) {};
+  if (resumes && std::ranges::count(options.saved_frozen, std::string("*")) > 0) return [](const Parameter&) {};
   ModelShape shape = options.shape;
-  if (resumes) shape.adapter.from.clear();  // all that the folder has is trained
+  if (resumes) shape.adapter.from.clear();  // all that the folder has is in the checkpoint
   const auto weights = std::make_shared<FirstWeights>(options.weights, shape, options.seed);
   const auto progress = options.weights.empty()
                             ? nullptr
                             : std::make_shared<Progress>("weights of " + options.weights.string(), 0, "bytes");
-  return [weights, progress, resumes](const Parameter& parameter) {
-    if (resumes && parameter.tensor.requires_grad()) return;
+  return [weights, progress, resumes, saved = options.saved_frozen](const Parameter& parameter) {
+    if (resumes && (parameter.tensor.requires_grad() || first_match(saved, parameter.name))) return;
     weights->read(parameter);
     if (progress) progress->advance(static_cast<int64_t>(parameter.valid().nbytes()));
   };

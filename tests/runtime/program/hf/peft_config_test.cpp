@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "mesh/base/error.h"
@@ -27,30 +28,38 @@ fs::path fixtures() {
   return source_folder() + "/tests/fixtures";
 }
 
-/// Returns the message with which the folder of llama is refused once its configuration has `key`.
-std::string refusal(const std::string& key, const nlohmann::json& value) {
+/// Returns the adapters in the folder of `model` once its configuration has `keys`.
+AdapterShape read_with(const std::string& model, const nlohmann::json& keys) {
   const ScratchFolder scratch;
-  fs::copy(fixtures() / "adapters/folders/llama", scratch.path() / "adapter");
+  fs::copy(fixtures() / "adapters/folders" / model, scratch.path() / "adapter");
   const fs::path file = scratch.path() / "adapter" / kPeftConfig;
   nlohmann::json config = nlohmann::json::parse(std::ifstream(file));
-  config[key] = value;
+  config.update(keys);
   std::ofstream(file) << config;
+  return read_peft_folder(scratch.path() / "adapter", read_config_json(fixtures() / model / "config.json"));
+}
+
+/// Returns the message with which that folder is refused, from its key on; none when it is read.
+std::string refusal_with(const std::string& model, const nlohmann::json& keys) {
   try {
-    read_peft_folder(scratch.path() / "adapter", read_config_json(fixtures() / "llama/config.json"));
+    read_with(model, keys);
   } catch (const InputError& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.find(file.string() + ": "), 0U) << message;
-    return message.substr(file.string().size() + 2);
+    const std::string message = error.what(), file = std::string(kPeftConfig) + ": ";
+    const size_t end = message.find(file);
+    EXPECT_NE(end, std::string::npos) << message;
+    return message.substr(end + file.size());
   }
   return "";
+}
+
+std::string refusal(const std::string& key, const nlohmann::json& value) {
+  return refusal_with("llama", {{key, value}});
 }
 
 TEST(PeftConfig, RefusesWhatIsNoPlainLora) {
   EXPECT_EQ(refusal("r", 4), "");
   EXPECT_EQ(refusal("peft_type", "IA3"), "peft_type is not LORA: other adapters are not supported");
   EXPECT_EQ(refusal("use_dora", true), "use_dora is true: DoRA is not supported");
-  EXPECT_EQ(refusal("ensure_weight_tying", true),
-            "ensure_weight_tying is true: adapters of a tied embedding and its head are apart here");
   EXPECT_EQ(refusal("bias", "all"), "bias is \"all\": biases are not trained with adapters here");
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
     EXPECT_EQ(refusal(key, {{"q_proj", 8}}),
@@ -59,6 +68,88 @@ TEST(PeftConfig, RefusesWhatIsNoPlainLora) {
   EXPECT_EQ(refusal("init_lora_weights", "pissa").substr(0, 53),
             "init_lora_weights is \"pissa\": it changes the base, wh");
   EXPECT_EQ(refusal("layer_replication", {{0, 1}, {0, 2}}), "layer_replication is [[0,1],[0,2]]: not supported");
+}
+
+TEST(PeftConfig, RefusesTiedAdaptersOfEmbeddingAndHead) {
+  EXPECT_EQ(refusal("ensure_weight_tying", true), "") << "neither has an adapter";
+  const ScratchFolder scratch;
+  fs::copy(fixtures() / "adapters/folders/ends", scratch.path() / "adapter");
+  const fs::path file = scratch.path() / "adapter" / kPeftConfig;
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(file));
+  config["ensure_weight_tying"] = true;
+  std::ofstream(file) << config;
+  ModelShape base = read_config_json(fixtures() / "llama/config.json");
+  EXPECT_NO_THROW(read_peft_folder(scratch.path() / "adapter", base));
+  base.tie_word_embeddings = true;
+  EXPECT_THROW(read_peft_folder(scratch.path() / "adapter", base), InputError);
+}
+
+TEST(PeftConfig, TakesRanksAndAlphasAsPeftMatchesThem) {
+  const auto alpha = [](const nlohmann::json& keys) {
+    const AdapterShape adapter = read_with("llama", keys);
+    EXPECT_EQ(adapter.rank, 4) << keys;
+    return adapter.alpha;
+  };
+  EXPECT_EQ(alpha({{"rank_pattern", {{".*_proj", 4}}}, {"r", 8}}), 6);
+  EXPECT_EQ(alpha({{"alpha_pattern", {{R"(layers\.\d+\.(self_attn|mlp)\.[a-z]+_proj)", 5}}}}), 5);
+  EXPECT_EQ(alpha({{"alpha_pattern", {{"^model.layers.0.self_attn.q_proj", 6}, {"proj", 9}}}}), 6)
+      << "\"proj\" ends no name";
+  for (const char* python : {"(?P<name>q)_proj", R"(q_proj\Z)", "(q_proj"}) {
+    EXPECT_EQ(refusal("alpha_pattern", {{python, 5}}),
+              "alpha_pattern " + nlohmann::json(python).dump() +
+                  " is a regular expression that is not understood here: write the modules' names");
+  }
+  EXPECT_EQ(refusal("alpha_pattern", {{"q_proj", 5}, {".*q_proj", 6}}),
+            "alpha_pattern is {\".*q_proj\":6,\"q_proj\":5}: two keys match model.layers.0.self_attn.q_proj");
+  EXPECT_THROW(read_with("llama", {{"rank_pattern", {{".*", 0.5}}}}), InputError);
+}
+
+TEST(PeftConfig, TakesTheScaleOfModulesOfSeveralLayers) {
+  const double alpha = 3;  // rsLoRA of rank 2; qkv_proj has one adapter of that rank
+  EXPECT_EQ(read_with("phi3", {{"alpha_pattern", {{"qkv_proj", alpha}}}}).alpha, alpha);
+  for (const char* key : {"qkv_proj", "model.layers.0.self_attn.qkv_proj"}) {
+    EXPECT_EQ(refusal_with("phi3", {{"alpha_pattern", {{key, alpha * std::sqrt(3.0)}}}}).substr(0, 16),
+              "alpha_pattern is")
+        << "that is the scale of three adapters of rank 2 each";
+  }
+  EXPECT_THROW(read_with("phi3", {{"rank_pattern", {{"qkv_proj", 6}}}}), InputError) << "its A has rank 2";
+}
+
+TEST(PeftConfig, TakesATiedHeadAndEmbeddingAsOne) {
+  const ScratchFolder scratch;
+  const fs::path folder = fixtures() / "adapters/folders/llama";
+  fs::copy(folder / kPeftConfig, scratch.path() / kPeftConfig);
+  ModelShape base = read_config_json(fixtures() / "llama/config.json");
+  base.tie_word_embeddings = true;
+  const std::string prefix = kPeftPrefix, embedding = prefix + kEmbedding, head = prefix + kHead;
+  const at::Tensor values = at::rand({base.vocab_size, base.hidden_size}), others = values + 1;
+  const auto write = [&](const std::map<std::string, at::Tensor>& more) {
+    const SafetensorsFile file(folder / kPeftWeights);
+    std::map<std::string, at::Tensor> tensors = more;
+    for (const TensorEntry& entry : file.entries()) tensors[entry.name] = file.read(entry.name);
+    std::vector<TensorEntry> entries;
+    for (const auto& [name, tensor] : tensors) entries.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+    SafetensorsWriter writer(scratch.path() / kPeftWeights, entries);
+    for (const auto& [name, tensor] : tensors) writer.write(name, tensor);
+    writer.finish();
+  };
+  for (const std::map<std::string, at::Tensor>& apart : {std::map<std::string, at::Tensor>{{embedding, values}},
+                                                         {{head, values}},
+                                                         {{embedding, values}, {head, others}}}) {
+    write(apart);
+    try {
+      read_peft_folder(scratch.path(), base);
+      ADD_FAILURE() << "PEFT has another head or another embedding";
+    } catch (const InputError& error) {
+      EXPECT_NE(std::string(error.what()).find("which is the same tensor in the base"), std::string::npos);
+    }
+  }
+  write({{embedding, values}, {head, values}});
+  base.adapter = read_peft_folder(scratch.path(), base);
+  EXPECT_EQ(base.adapter.train, std::vector<std::string>{kEmbedding});
+  EXPECT_NO_THROW(PeftWeights(scratch.path(), base));
+  base.tie_word_embeddings = false;
+  EXPECT_EQ(read_peft_folder(scratch.path(), base).train, (std::vector<std::string>{kHead, kEmbedding}));
 }
 
 TEST(PeftConfig, WritesRanksOfModulesOfSeveralLayers) {

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/program/forecast/forecast.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/training/model/peft_tensors.h"
+#include "runtime/training/safetensors/folder.h"
+#include "runtime/training/safetensors/writer.h"
 #include "tests/runtime/program/recipe/recipe_folder.h"
 #include "tests/support/files.h"
 
@@ -103,6 +107,43 @@ TEST(AdapterRecipe, ExportsNoMergedTiedEmbedding) {
   EXPECT_NE(refusal.find("the embedding is the head too, and with an adapter merged they are two tensors"),
             std::string::npos)
       << refusal;
+}
+
+TEST(AdapterRecipe, TakesTheTrainedBaseOfAFolder) {
+  const RecipeFolder folder;
+  const std::filesystem::path fixtures = source_folder() + "/tests/fixtures",
+                              adapter = fixtures / "adapters/folders/llama";
+  const SafetensorsFile factors(adapter / kPeftWeights), base(fixtures / "llama/model.safetensors");
+  std::vector<TensorEntry> entries = factors.entries();
+  for (TensorEntry entry : base.entries()) {
+    if (entry.name.find("_proj") != std::string::npos) continue;
+    entry.name = kPeftPrefix + entry.name;
+    entries.push_back(entry);
+  }
+  const std::filesystem::path own = folder.path() / "own";
+  std::filesystem::create_directories(own);
+  std::filesystem::copy(adapter / kPeftConfig, own / kPeftConfig);
+  SafetensorsWriter writer(own / kPeftWeights, entries);
+  for (const TensorEntry& entry : entries) {
+    const std::string name = entry.name.substr(std::string(kPeftPrefix).size());
+    writer.write(entry.name, factors.contains(entry.name) ? factors.read(entry.name) : base.read(name));
+  }
+  writer.finish();
+  const Recipe recipe = load_recipe(
+      folder.write("r.yaml", "model: {hf: " + (fixtures / "llama").string() + "}\nadapter: {from: " + own.string() +
+                                 "}\n" + kSmallRecipe.substr(kSmallRecipe.find("data:"))),
+      {}, "");
+  EXPECT_EQ(recipe.model.shape.adapter.train.size(), entries.size() - factors.entries().size());
+}
+
+TEST(AdapterRecipe, AForecastOfFewerLayersNeedsNoFolder) {
+  const RecipeFolder folder;
+  const std::string text = kSmallRecipe + "adapter: {rank: 4, targets: [all-linear]}\n";
+  Recipe recipe = load_recipe(folder.write("r.yaml", text), {"model.num_hidden_layers=8"}, "");
+  const MeshLayout alone({{"dp", 1}, {"cp", 1}, {"tp", 1}});
+  const int64_t bytes = forecast(resolve(recipe, alone), {1, false}).step.memory().total();
+  recipe.model.shape.adapter.from = folder.path() / "of 8 layers";
+  EXPECT_EQ(forecast(resolve(recipe, alone), {1, false}).step.memory().total(), bytes);
 }
 
 TEST(AdapterRecipe, IsRefusedWithItsLocation) {

@@ -113,6 +113,7 @@ TEST(AdapterShapeTest, MergesInFp32) {
   EXPECT_EQ(seen.scalar_type(), at::kFloat);
   EXPECT_TRUE(at::allclose(seen.to(at::kDouble), exact, 1e-5, 1e-5));
   EXPECT_EQ(merged(shape, "lm_head.weight", weight.to(at::kDouble), a, b).scalar_type(), at::kDouble);
+  EXPECT_EQ(adapter_names("model.layers.0.self_attn.q_proj.bias").a, "") << "nothing is merged into a bias";
 }
 
 }  // namespace
