@@ -163,7 +163,7 @@ TEST_F(Against, FactorsOfAllGradientsAreNumbersOfTheMesh) {
 TEST_F(Against, SumsOfPartsAreNamedByWhatTheyLack) {
   const auto all = static_cast<double>(own_.num_counted());
   std::vector<double> counted, means, rank_means, one, last;
-  for (const StepPart& part : own_.parts) counted.push_back(static_cast<double>(part.num_counted));
+  for (const BatchPart& part : own_.parts) counted.push_back(static_cast<double>(part.num_counted));
   ASSERT_EQ(counted.size(), 4U);
   for (const double n : counted) means.push_back(all / (4 * n));
   const double rank0 = counted[0] + counted[1], rank1 = counted[2] + counted[3], lasts = counted[1] + counted[3];

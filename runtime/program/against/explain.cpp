@@ -27,7 +27,7 @@ bool near(double a, double b, double tolerance) {
 /// The ranks and micro-batches of a step.
 struct Division {
   explicit Division(const OwnStep& own) {
-    for (const StepPart& part : own.parts) {
+    for (const BatchPart& part : own.parts) {
       ranks.insert(part.rank);
       last = std::max(last, part.micro_batch);
       by_rank[part.rank] += static_cast<double>(part.num_counted);
@@ -85,28 +85,28 @@ std::vector<Way> ways(const OwnStep& own) {
   const Division division(own);
   const auto all = static_cast<double>(own.num_counted());
   std::vector<Way> result;
-  const auto add = [&](const std::string& text, const std::function<double(const StepPart&)>& weight) {
+  const auto add = [&](const std::string& text, const std::function<double(const BatchPart&)>& weight) {
     Way& way = result.emplace_back(Way{text, {}});
-    for (const StepPart& part : own.parts) way.weights.push_back(weight(part));
+    for (const BatchPart& part : own.parts) way.weights.push_back(weight(part));
   };
-  const auto counted = [](const StepPart& part) { return static_cast<double>(part.num_counted); };
-  add("", [](const StepPart&) { return 1.0; });
+  const auto counted = [](const BatchPart& part) { return static_cast<double>(part.num_counted); };
+  add("", [](const BatchPart&) { return 1.0; });
   if (division.num_ranks > 1) {
     add("the mean of the ranks' means: ranks count equally, whatever number of labels they have",
-        [&](const StepPart& part) {
+        [&](const BatchPart& part) {
           return all / (static_cast<double>(division.num_ranks) * division.by_rank.at(part.rank));
         });
   }
   if (division.num_micro_batches > 1) {
     add("the mean of the micro-batches' means: micro-batches count equally, whatever number of labels they have",
-        [&](const StepPart& part) { return all / (static_cast<double>(own.parts.size()) * counted(part)); });
+        [&](const BatchPart& part) { return all / (static_cast<double>(own.parts.size()) * counted(part)); });
   }
   for (const int64_t rank : division.ranks) {
     if (division.num_ranks == 1) break;
     const std::string text = "rank " + std::to_string(rank) + "'s samples alone: the sum over data ranks is missing";
-    add(text, [&](const StepPart& part) { return part.rank == rank ? all / division.by_rank.at(rank) : 0.0; });
+    add(text, [&](const BatchPart& part) { return part.rank == rank ? all / division.by_rank.at(rank) : 0.0; });
     if (division.num_micro_batches == 1) continue;
-    add(text, [&](const StepPart& part) {
+    add(text, [&](const BatchPart& part) {
       return part.rank == rank ? all / (counted(part) * static_cast<double>(division.num_micro_batches)) : 0.0;
     });
   }
@@ -114,10 +114,10 @@ std::vector<Way> ways(const OwnStep& own) {
                                           {"the first micro-batch alone: the others are lost", int64_t{0}}}) {
     if (division.num_micro_batches == 1) break;
     const double of_micro_batch = division.by_micro_batch.at(micro_batch);
-    add(text, [&, micro = micro_batch](const StepPart& part) {
+    add(text, [&, micro = micro_batch](const BatchPart& part) {
       return part.micro_batch == micro ? all / of_micro_batch : 0.0;
     });
-    add(text, [&, micro = micro_batch](const StepPart& part) {
+    add(text, [&, micro = micro_batch](const BatchPart& part) {
       return part.micro_batch == micro ? all / (counted(part) * static_cast<double>(division.num_ranks)) : 0.0;
     });
   }

@@ -38,7 +38,7 @@ double scale_of(const at::Tensor& gradient, double all) {
 /// Returns the gradients of the parts as rows, [parts, numel], fp64, whose sum is the gradient of the mean loss.
 at::Tensor rows_of(const OwnStep& own, const std::string& name) {
   std::vector<at::Tensor> rows;
-  for (const StepPart& part : own.parts) {
+  for (const BatchPart& part : own.parts) {
     rows.push_back(part.gradients.at(name).to(at::kDouble).reshape(-1) / static_cast<double>(own.num_counted()));
   }
   return at::stack(rows);

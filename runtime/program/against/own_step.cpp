@@ -57,19 +57,19 @@ StepBatch batch_of(const StepDump& dump, const at::Tensor& labels, const std::ve
 
 int64_t OwnStep::num_counted() const {
   int64_t sum = 0;
-  for (const StepPart& part : parts) sum += part.num_counted;
+  for (const BatchPart& part : parts) sum += part.num_counted;
   return sum;
 }
 
 double OwnStep::loss() const {
   double sum = 0;
-  for (const StepPart& part : parts) sum += part.loss_sum;
+  for (const BatchPart& part : parts) sum += part.loss_sum;
   return sum / static_cast<double>(num_counted());
 }
 
 at::Tensor OwnStep::gradient(const std::string& name) const {
   at::Tensor sum = at::zeros(shapes.at(name), at::kDouble);
-  for (const StepPart& part : parts) sum.add_(part.gradients.at(name));
+  for (const BatchPart& part : parts) sum.add_(part.gradients.at(name));
   return sum.div_(static_cast<double>(num_counted()));
 }
 
@@ -90,7 +90,7 @@ OwnStep compute_step(const StepDump& dump, const at::Tensor& labels, const std::
     if (batch.num_counted == 0) continue;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {});
     const auto counted = static_cast<double>(batch.num_counted);
-    StepPart own{part.first, part.second, batch.num_counted, outcome.loss.item<double>() * counted};
+    BatchPart own{part.first, part.second, batch.num_counted, outcome.loss.item<double>() * counted};
     trainer.fsdp().visit_gradients([&](const Parameter& parameter) {
       const at::Tensor values = parameter.valid();
       const at::ScalarType dtype = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

@@ -12,7 +12,7 @@
 namespace meshtrain {
 
 /// The samples that a data rank of the program computed at once.
-struct StepPart {
+struct BatchPart {
   int64_t rank = 0, micro_batch = 0;
   int64_t num_counted = 0;  ///< labels that count; not 0
   double loss_sum = 0;
@@ -23,7 +23,7 @@ struct StepPart {
 struct OwnStep {
   std::vector<std::string> names;                      ///< of the parameters, in the order of the model
   std::map<std::string, std::vector<int64_t>> shapes;  ///< of the parameters
-  std::vector<StepPart> parts;                         ///< in the order of ranks, then micro-batches; at least one
+  std::vector<BatchPart> parts;                        ///< in the order of ranks, then micro-batches; at least one
 
   int64_t num_counted() const;
   /// Returns the mean loss of the counted labels.
