@@ -4,11 +4,13 @@
 #include <set>
 #include <utility>
 
+#include "mesh/base/available_memory.h"
 #include "mesh/base/error.h"
 #include "mesh/base/progress.h"
 #include "mesh/device/aten.h"
 #include "mesh/device_mesh.h"
 #include "runtime/program/recipe/decisions.h"
+#include "runtime/training/model/transformer.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 
 namespace meshtrain {
@@ -28,6 +30,7 @@ Recipe recipe_of(const StepDump& dump, const std::string& precision) {
   recipe.train.global_batch = 1;
   recipe.train.micro_batch = 1;
   recipe.train.steps = 1;
+  recipe.optimizer.name = "sgd";  // has no state
   recipe.optimizer.learning_rate = 1;
   return recipe;
 }
@@ -53,6 +56,12 @@ StepBatch batch_of(const StepDump& dump, const at::Tensor& labels, const std::ve
   return batch;
 }
 
+/// Returns true when this machine has the memory for weights, gradients, and the gradients of so many parts.
+bool fits(const ModelShape& shape, const std::string& precision, int64_t num_parts) {
+  const int64_t bytes = total_bytes(declared_tensors(shape, precision == "fp64" ? at::kDouble : at::kFloat));
+  return (num_parts + 3) * bytes < available_host_memory();
+}
+
 }  // namespace
 
 int64_t OwnStep::num_counted() const {
@@ -75,7 +84,9 @@ at::Tensor OwnStep::gradient(const std::string& name) const {
 
 OwnStep compute_step(const StepDump& dump, const at::Tensor& labels, const std::string& precision, bool apart) {
   auto by_part = samples_by_part(dump, apart);
-  if (by_part.size() > kMostParts) by_part = samples_by_part(dump, false);
+  if (by_part.size() > kMostParts || !fits(dump.shape(), precision, static_cast<int64_t>(by_part.size()))) {
+    by_part = samples_by_part(dump, false);
+  }
   const DeviceMesh alone(MeshLayout::fit({}, training_axes(), 1), Group());
   TransformerTrainer trainer(resolve(recipe_of(dump, precision), alone.layout()), alone, at::kCPU);
   OwnStep step;

@@ -33,8 +33,8 @@ struct OwnStep {
 };
 
 /// Computes the step, in `precision` as recipes have it. `labels`: as StepDump::labels(). `apart`: each rank's
-/// micro-batches are a part of their own, up to 16 parts; else all samples are one. Throws InputError when no label
-/// counts. No collective.
+/// micro-batches are a part of their own, up to 16 parts for which there is memory; else all samples are one. Throws
+/// InputError when no label counts. No collective.
 OwnStep compute_step(const StepDump& dump, const at::Tensor& labels, const std::string& precision, bool apart);
 
 }  // namespace meshtrain
