@@ -59,10 +59,11 @@ void add_recipe_command(CLI::App& app, int& status) {
   CLI::Option* from =
       command
           ->add_option("--from", asked->from,
-                       "A configuration of accelerate (.yaml) or DeepSpeed (.json), or a text with the arguments of "
-                       "Megatron-LM (.txt): prints the recipe that does the same. What cannot be converted, and what "
-                       "is still to be given, are comments in it. Ends with status 1 when something that changes "
-                       "numbers was not converted, and with 2 when the file cannot be read")
+                       "A configuration of accelerate (.yaml), DeepSpeed or PEFT (.json), or a text with the arguments "
+                       "of Megatron-LM (.txt): prints the recipe that does the same. Of axolotl and TRL it reads the "
+                       "words for LoRA. What cannot be converted, and what is still to be given, are comments in it. "
+                       "Ends with status 1 when something that changes numbers was not converted, and with 2 when the "
+                       "file cannot be read")
           ->type_name("FILE");
   CLI::Option* out = command->add_option("--out", asked->out, "With --from: the file to write, which must not exist")
                          ->type_name("FILE");

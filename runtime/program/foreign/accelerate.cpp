@@ -168,6 +168,7 @@ void take_megatron_of_accelerate(Conversion& from) {
 void convert_accelerate(Conversion& from) {
   const std::string type = from.word("distributed_type").value_or("NO");
   take_accelerate_mesh(from);
+  take_peft_config(from);
   if (from.has("fsdp_config")) take_accelerate_fsdp(from);
   if (from.has("deepspeed_config")) convert_deepspeed_of_accelerate(from);
   if (from.has("megatron_lm_config")) take_megatron_of_accelerate(from);

@@ -15,7 +15,7 @@ namespace meshtrain {
 namespace {
 
 /// The maps of a recipe in the order of docs/recipe.md.
-constexpr std::array<std::string_view, 8> kMaps = {"model", "parallel",  "data",     "evaluate",
+constexpr std::array<std::string_view, 9> kMaps = {"model", "adapter",   "parallel", "data",      "evaluate",
                                                    "train", "optimizer", "schedule", "checkpoint"};
 
 bool is_on_text(const std::string& text) {
@@ -149,6 +149,12 @@ void Conversion::add_line(const std::string& path, const std::string& reason, st
 
 void Conversion::refuse(const std::string& path, const std::string& reason) {
   add_line(path, reason, lost_);
+}
+
+void Conversion::refuse_others(const std::string& reason) {
+  visit_leaves(root_, "", [&](const std::string& path, const YamlValue&) {
+    if (!read_.contains(path)) refuse(path, reason);
+  });
 }
 
 void Conversion::leave_out(const std::string& path, const std::string& reason) {

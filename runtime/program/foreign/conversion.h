@@ -45,6 +45,8 @@ class Conversion {
 
   /// Lists `path` as not converted though it changes numbers. Does nothing when `path` is absent, false, none or empty.
   void refuse(const std::string& path, const std::string& reason);
+  /// Calls refuse() for each value that nothing has read so far.
+  void refuse_others(const std::string& reason);
   /// Lists a default of the tool as not converted though it changes numbers.
   void refuse_absent(const std::string& line) { lost_.push_back(line); }
   /// Lists `path`, like refuse(), as not converted; for a setting that changes no number of the training.

@@ -37,6 +37,10 @@ const std::vector<OtherTrainer> kOthers = {
     {"Megatron-LM (--yaml-cfg)", {{"language_model"}, {"model_parallel"}}},
     {"torchtitan", {{"parallelism", "lr_scheduler"}, {"training", "metrics"}}}};
 
+/// Words for LoRA in the files of other trainers.
+constexpr std::array<const char*, 6> kOfLora = {"lora_r",   "lora_alpha", "lora_target_modules", "lora_target_linear",
+                                                "use_peft", "peft_config"};
+
 /// Returns the keys of the groups that `root` has, the first of each; empty unless it has one of each.
 std::vector<std::string> keys_of_other(const OtherTrainer& other, const YamlValue& root) {
   std::vector<std::string> found;
@@ -60,7 +64,8 @@ constexpr std::array<const char*, 5> kOfMegatron = {"--num-layers", "--hidden-si
 
 const char* const kForms =
     "recipe --from converts configurations of accelerate (.yaml: it has distributed_type) and DeepSpeed (.json: it has "
-    "train_batch_size or zero_optimization), and texts with the arguments of Megatron-LM (.txt: --num-layers 32 ...)";
+    "train_batch_size or zero_optimization), and texts with the arguments of Megatron-LM (.txt: --num-layers 32 ...); "
+    "of PEFT, axolotl and TRL their words for LoRA";
 
 const char* const kWriteOne =
     "write a recipe as docs/recipe.md says; meshtrain recipe --explain learning_rate, or another key of the file, says "
@@ -129,6 +134,11 @@ ConvertedRecipe recipe_from(const std::filesystem::path& file) {
     throw InputError(file.string() + ": a recipe of meshtrain already");
   }
   const bool is_of_launcher = root.find("distributed_type") != nullptr || root.find("compute_environment") != nullptr;
+  if (root.find("peft_type") != nullptr) return convert("PEFT 0.21.2", root, convert_peft);
+  if (has_one_of(root, kOfLora) && !is_of_launcher) {
+    const bool is_axolotl = root.find("base_model") != nullptr;
+    return is_axolotl ? convert("axolotl", root, convert_axolotl_adapter) : convert("TRL", root, convert_trl_adapter);
+  }
   if (!is_of_launcher && !is_of_deepspeed(root)) refuse_other_trainers(file, root);  // they may have fsdp_config
   if (is_of_launcher) return convert("accelerate 1.14.0", root, convert_accelerate);
   if (is_of_deepspeed(root)) return convert("DeepSpeed 0.19.5", root, convert_deepspeed);

@@ -17,8 +17,9 @@ struct ConvertedRecipe {
   int64_t num_lost = 0;  ///< keys and defaults that change numbers and have no place in the recipe
 };
 
-/// Reads `file`, a configuration of accelerate (YAML) or DeepSpeed (JSON), or a text with the arguments of Megatron-LM,
-/// and returns the recipe that does the same. Throws InputError, with the location, when the file is none of these.
+/// Reads `file`, a configuration of accelerate (YAML), DeepSpeed or PEFT (JSON), a text with the arguments of
+/// Megatron-LM, or the words for LoRA in one of axolotl or TRL (YAML), and returns the recipe that does the same.
+/// Throws InputError, with the location, when the file is none of these.
 ConvertedRecipe recipe_from(const std::filesystem::path& file);
 
 /// Parses the arguments of a command line, in one line or many. Skips the words up to the first that ends with .py.
@@ -30,5 +31,12 @@ YamlValue parse_arguments(const std::string& text, const std::shared_ptr<const Y
 void convert_accelerate(Conversion& from);
 void convert_deepspeed(Conversion& from);
 void convert_megatron(Conversion& from);
+void convert_peft(Conversion& from);
+
+// Each converts the words for LoRA in a configuration of one tool, and lists all others as not converted.
+void convert_axolotl_adapter(Conversion& from);
+void convert_trl_adapter(Conversion& from);
+/// Converts the map peft_config, if there is one.
+void take_peft_config(Conversion& from);
 
 }  // namespace meshtrain

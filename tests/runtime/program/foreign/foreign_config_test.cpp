@@ -230,5 +230,66 @@ TEST(ConvertedNumbers, SchedulesOfMegatron) {
                rates("constant", 0, 0, 4, 20));
 }
 
+/// Returns the recipe's text for `configuration`.
+std::string converted(const std::string& name, const std::string& configuration) {
+  const RecipeFolder folder;
+  return recipe_from(folder.write(name, configuration)).text;
+}
+
+TEST(ForeignLora, PeftsConfigurationIsTheSectionAdapter) {
+  const std::string text =
+      converted("adapter_config.json",
+                R"({"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "models/base", "r": 16,
+          "lora_alpha": 32, "lora_dropout": 0.1, "use_rslora": true, "target_modules": ["q_proj", "mlp.up_proj", "lm_head"],
+          "modules_to_save": ["norm"], "init_lora_weights": "gaussian", "bias": "none", "rank_pattern": {}})");
+  for (const char* line : {"  rank: 16\n", "  alpha: 32\n", "  dropout: 0.1\n", "  use_rslora: true\n",
+                           "  targets: [q_proj, \"*.mlp.up_proj\", lm_head]\n", "  train: [\"*norm.*\"]\n",
+                           "  init: gaussian\n", "#   model.hf: the folder of models/base\n"}) {
+    EXPECT_TRUE(has(text, line)) << line << text;
+  }
+  EXPECT_FALSE(has(text, "numbers change")) << text;
+  const Recipe recipe = recipe_of("adapter_config.json", R"({"peft_type": "LORA", "target_modules": "all-linear",
+                                                            "layers_to_transform": 1})");
+  EXPECT_EQ(recipe.model.shape.adapter.rank, 8);
+  EXPECT_EQ(recipe.model.shape.adapter.alpha, 8);
+  EXPECT_EQ(recipe.model.shape.adapter.targets, std::vector<std::string>{"all-linear"});
+  EXPECT_EQ(recipe.model.shape.adapter.layers, std::vector<int64_t>{1});
+}
+
+TEST(ForeignLora, WordsOfAxolotlAndTrl) {
+  const std::string axolotl = converted(
+      "a.yaml",
+      "base_model: meta/llama\nadapter: lora\nlora_r: 8\nlora_alpha: 16\nlora_target_linear: true\n"
+      "lora_modules_to_save: [embed_tokens, lm_head]\npeft_layers_to_transform: [0, 1]\nlearning_rate: 1e-4\n");
+  for (const char* line : {"  rank: 8\n", "  alpha: 16\n", "  targets: [all-linear]\n", "  layers: [0, 1]\n",
+                           "  train: [\"*embed_tokens.*\", \"*lm_head.*\"]\n",
+                           "#   learning_rate: 1e-4: not read; meshtrain recipe --explain WORD"}) {
+    EXPECT_TRUE(has(axolotl, line)) << line << axolotl;
+  }
+  const std::string trl = converted("t.yaml", "model_name_or_path: a\nuse_peft: true\nlora_target_modules: [q_proj]\n");
+  for (const char* line : {"  rank: 16  # the default of TRL\n", "  alpha: 32  # the default of TRL\n",
+                           "  dropout: 0.05  # the default of TRL\n", "  targets: [q_proj]\n"}) {
+    EXPECT_TRUE(has(trl, line)) << line << trl;
+  }
+  const std::string nested =
+      converted("n.yaml", "distributed_type: NO\npeft_config: {peft_type: LORA, r: 4, target_modules: [v_proj]}\n");
+  EXPECT_TRUE(has(nested, "  rank: 4\n")) << nested;
+  EXPECT_TRUE(has(nested, "  targets: [v_proj]\n")) << nested;
+}
+
+TEST(ForeignLora, RefusesDoraAndQuantizedBasesByName) {
+  const std::string axolotl = converted("a.yaml",
+                                        "base_model: a\nadapter: qlora\nlora_r: 8\nlora_alpha: 16\n"
+                                        "lora_target_modules: [qkv_proj]\nload_in_4bit: true\n"
+                                        "peft_use_dora: true\n");
+  for (const char* line :
+       {"#   adapter: qlora: QLoRA is not supported", "#   load_in_4bit: true: QLoRA is not supported",
+        "#   peft_use_dora: true: DoRA is not supported", "PEFT has one adapter for the joined layers"}) {
+    EXPECT_TRUE(has(axolotl, line)) << line << axolotl;
+  }
+  EXPECT_TRUE(has(converted("p.json", R"({"peft_type": "LORA", "target_modules": ".*q_proj", "use_dora": true})"),
+                  "a regular expression: give adapter.targets names"));
+}
+
 }  // namespace
 }  // namespace meshtrain::testing

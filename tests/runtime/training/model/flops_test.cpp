@@ -81,5 +81,14 @@ TEST(Flops, OfFrozenParametersHaveNoGradients) {
   EXPECT_DOUBLE_EQ(flops(shape, 128, is_head), 6 * others + 4 * head);
 }
 
+TEST(Flops, OfAdaptersOfEmbeddingAndHeadAreThoseOfTheirProducts) {
+  ModelShape shape = llama(64, 128, 2, 4, 4, 32);
+  const double trained = flops(shape, 128), attention = 6.0 * 2 * 64 * 128;
+  shape.adapter = {.rank = 4, .targets = {"embed_tokens", "lm_head"}};
+  const double base = 4 * (trained - attention) / 6 + attention;  // without gradients of weights
+  const double factors = 4 * 64 + 4 * 64 + 4 * 32;                // B of the embedding, A and B of the head
+  EXPECT_DOUBLE_EQ(flops(shape, 128, [](const std::string& name) { return !is_adapter(name); }), base + 6 * factors);
+}
+
 }  // namespace
 }  // namespace meshtrain
