@@ -248,12 +248,15 @@ TEST(ForeignLora, PeftsConfigurationIsTheSectionAdapter) {
     EXPECT_TRUE(has(text, line)) << line << text;
   }
   EXPECT_FALSE(has(text, "numbers change")) << text;
-  const Recipe recipe = recipe_of("adapter_config.json", R"({"peft_type": "LORA", "target_modules": "all-linear",
-                                                            "layers_to_transform": 1})");
-  EXPECT_EQ(recipe.model.shape.adapter.rank, 8);
-  EXPECT_EQ(recipe.model.shape.adapter.alpha, 8);
-  EXPECT_EQ(recipe.model.shape.adapter.targets, std::vector<std::string>{"all-linear"});
-  EXPECT_EQ(recipe.model.shape.adapter.layers, std::vector<int64_t>{1});
+  const std::string least = converted("adapter_config.json", R"({"peft_type": "LORA", "target_modules": "all-linear",
+                                                                 "layers_to_transform": 1})");
+  for (const char* line : {"  rank: 8  # the default of PEFT", "  alpha: 8  # the default of PEFT",
+                           "  targets: [all-linear]\n", "  layers: [1]\n"}) {
+    EXPECT_TRUE(has(least, line)) << line << least;
+  }
+  const std::string pattern = converted("adapter_config.json", R"({"peft_type": "LORA", "target_modules": "all-linear",
+                                                                   "layers_to_transform": "all"})");
+  EXPECT_TRUE(has(pattern, "all is not the number of a layer")) << pattern;
 }
 
 TEST(ForeignLora, WordsOfAxolotlAndTrl) {
