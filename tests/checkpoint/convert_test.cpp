@@ -205,6 +205,9 @@ TEST_F(Convert, GoesOnFromAnAdapterOfPeft) {
       EXPECT_EQ(found.alpha, adapter.alpha);
       EXPECT_EQ(found.use_rslora, adapter.use_rslora);
       EXPECT_EQ(found.dropout, adapter.dropout);
+      if (kind.adapter == "qv") {
+        EXPECT_EQ(found.targets, (std::vector<std::string>{"q_proj", "v_proj"}));
+      }
       EXPECT_EQ(found.targets.size(), kind.adapter == "qv" ? 2U : kind.adapter == "ends" ? 3U : 7U);
       EXPECT_TRUE(found.layers.empty());
 

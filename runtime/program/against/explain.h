@@ -22,9 +22,10 @@ std::vector<Finding> explain_gradients(const StepDump& dump, const OwnStep& own,
 std::vector<Finding> explain_loss(const StepDump& dump, const OwnStep& own, double bound);
 
 /// Explains the reported norm by the program's own gradients; empty when it is their norm, or was not reported.
-std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, double bound);
+std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts>& facts,
+                                  double bound);
 
 /// Returns the length of all the program's gradients together.
-double gradient_norm_of(const StepDump& dump, const OwnStep& own);
+double gradient_norm_of(const std::vector<GradientFacts>& facts);
 
 }  // namespace meshtrain

@@ -75,10 +75,10 @@ std::string why_not(const StepDump& dump) {
 
 }  // namespace
 
-UpdateComparison compare_updates(const StepDump& dump, const OwnStep& own) {
+UpdateComparison compare_updates(const StepDump& dump, const OwnStep& own, double gradient_norm) {
   UpdateComparison result{.not_compared = why_not(dump)};
   if (!result.not_compared.empty()) return result;
-  const double norm = dump.grad_norm().value_or(gradient_norm_of(dump, own));
+  const double norm = dump.grad_norm().value_or(gradient_norm);
   const double clip_factor = dump.clip_norm() > 0 ? std::min(1.0, dump.clip_norm() / (norm + 1e-6)) : 1;
   const double unit = dump.weight_dtype() == at::kBFloat16 ? 1.0 / 256 : std::pow(2.0, -24);
   for (const std::string& name : own.names) {
@@ -94,7 +94,7 @@ UpdateComparison compare_updates(const StepDump& dump, const OwnStep& own) {
       const double length =
           std::max(at::linalg_vector_norm(expected).item<double>(), std::numeric_limits<double>::min());
       fact.variants.push_back(at::linalg_vector_norm(moved - expected).item<double>() / length);
-      if (fact.variants.size() > 1) continue;
+      if (fact.variants.size() > 1) continue;  // the others only explain a difference
       fact.difference = fact.variants.front();
       fact.moved = at::linalg_vector_norm(moved).item<double>();
       fact.expected = length;
@@ -103,6 +103,7 @@ UpdateComparison compare_updates(const StepDump& dump, const OwnStep& own) {
       const at::Tensor moves = expected.ne(0);
       const double count = moves.sum().item<double>();
       if (count > 0) fact.unmoved = moves.logical_and(moved.eq(0)).sum().item<double>() / count;
+      if (fact.equal()) break;
     }
   }
   return result;

@@ -66,9 +66,11 @@ std::vector<GradientFacts> gradient_facts(const StepDump& dump, const OwnStep& o
     GradientFacts& fact = facts.emplace_back(GradientFacts{.name = name});
     fact.bound = rounding.contains(name) ? 4 * std::max(rounding.at(name), most / 4) + kHalf : kFp32;
     const at::Tensor gradient = own.gradient(name), theirs = dump.gradient(name, own.shapes.at(name));
+    fact.own_length = length(gradient);
     fact.missing = !theirs.defined();
     if (fact.missing) continue;
     const double scale = scale_of(gradient, all), square = dot(gradient, gradient);
+    fact.length = length(theirs);
     fact.difference = length(theirs - gradient) / scale;
     fact.factor = square > 0 ? dot(theirs, gradient) / square : 0;
     fact.beyond_factor = length(theirs - fact.factor * gradient) / scale / std::max(std::abs(fact.factor), 1.0);

@@ -14,6 +14,8 @@ namespace meshtrain {
 struct GradientFacts {
   std::string name;
   bool missing = false;      ///< the program has no gradient
+  double length = 0;         ///< |t|, not relative
+  double own_length = 0;     ///< |o|, not relative
   double difference = 0;     ///< |t - o|
   double bound = 0;          ///< of what rounding explains
   double factor = 0;         ///< c for which |t - c o| is least
