@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <set>
+#include <utility>
 
 #include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
 #include "runtime/program/against/explain.h"
 #include "runtime/program/against/explain_update.h"
+#include "runtime/training/model/ignored_label.h"
 
 namespace meshtrain {
 namespace {
@@ -53,8 +54,18 @@ std::map<std::string, double> distances_of_halves(const StepDump& dump, const Ow
   return distances(own, compute_step(dump, dump.labels(), weights ? "bf16" : "bf16_mixed", /*apart=*/false));
 }
 
-bool all_equal(const std::vector<GradientFacts>& facts) {
-  return std::ranges::all_of(facts, [](const GradientFacts& fact) { return fact.equal(); });
+/// The program's gradients beside those of one rank, and what explains their differences.
+struct GradientComparison {
+  std::map<std::string, double> rounding;  // of gradient_facts()
+  std::vector<GradientFacts> facts;
+  std::vector<Finding> findings;
+};
+
+GradientComparison compare_gradients(const StepDump& dump, const OwnStep& own, std::map<std::string, double> rounding) {
+  GradientComparison result{std::move(rounding), {}, {}};
+  result.facts = gradient_facts(dump, own, result.rounding);
+  result.findings = explain_gradients(dump, own, result.facts);
+  return result;
 }
 
 /// Returns true when explain_gradients() has found what the program's gradients are.
@@ -67,7 +78,7 @@ bool is_explained(const std::vector<GradientFacts>& facts) {
 /// Explains gradients by other labels than the dump's; empty when they do not.
 std::vector<Finding> explain_by_labels(const StepDump& dump, const OwnStep& own, const std::string& precision,
                                        const std::map<std::string, double>& rounding) {
-  at::Tensor labels = at::full_like(dump.labels(), -100);
+  at::Tensor labels = at::full_like(dump.labels(), kIgnoredLabel);
   const int64_t length = labels.size(1);
   if (length < 2) return {};
   labels.narrow(1, 0, length - 1).copy_(dump.labels().narrow(1, 1, length - 1));
@@ -128,29 +139,20 @@ bool verify_against(const std::filesystem::path& folder, const AgainstOptions& o
   const StepDump dump(folder);
   const OwnStep own = compute_step(dump, dump.labels(), options.precision, /*apart=*/true);
   print(describe(dump, own));
-  std::map<std::string, double> rounding;
-  std::vector<GradientFacts> facts = gradient_facts(dump, own, rounding);
-  if (!all_equal(facts)) {
+  GradientComparison gradients = compare_gradients(dump, own, {});
+  if (!is_explained(gradients.facts)) {
     // An explanation that holds in fp32 is exact; only without one may halves explain the differences.
-    explain_gradients(dump, own, facts);
-    if (!is_explained(facts)) {
-      rounding = distances_of_halves(dump, own);
-      facts = gradient_facts(dump, own, rounding);
-      explain_gradients(dump, own, facts);
-      if (!is_explained(facts)) {
-        rounding.clear();
-        facts = gradient_facts(dump, own, rounding);
-      }
-    }
+    GradientComparison in_halves = compare_gradients(dump, own, distances_of_halves(dump, own));
+    if (is_explained(in_halves.facts)) gradients = std::move(in_halves);
+  }
+  auto& [rounding, facts, findings] = gradients;
+  if (!is_explained(facts)) {
+    auto by_labels = explain_by_labels(dump, own, options.precision, rounding);
+    if (!by_labels.empty()) findings = std::move(by_labels);
   }
   const bool halves = !rounding.empty();
   const double bound = halves ? 0.005 : 1e-4;
   const UpdateComparison updates = compare_updates(dump, own, gradient_norm_of(facts));
-  std::vector<Finding> findings = explain_gradients(dump, own, facts);
-  if (!findings.empty()) {
-    if (auto by_labels = explain_by_labels(dump, own, options.precision, rounding); !by_labels.empty())
-      findings = std::move(by_labels);
-  }
   for (std::vector<Finding> more :
        {explain_loss(dump, own, bound), explain_norm(dump, own, facts, bound + norm_rounding(own)),
         explain_updates(updates, dump)}) {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
-#include <numeric>
 #include <set>
 
 #include "mesh/base/size_text.h"
@@ -28,21 +27,19 @@ bool near(double a, double b, double tolerance) {
 struct Division {
   explicit Division(const OwnStep& own) {
     for (const BatchPart& part : own.parts) {
-      ranks.insert(part.rank);
-      last = std::max(last, part.micro_batch);
       by_rank[part.rank] += static_cast<double>(part.num_counted);
       by_micro_batch[part.micro_batch] += static_cast<double>(part.num_counted);
     }
     num_micro_batches = static_cast<int64_t>(by_micro_batch.size());
-    num_ranks = static_cast<int64_t>(ranks.size());
+    num_ranks = static_cast<int64_t>(by_rank.size());
   }
 
-  std::set<int64_t> ranks;
-  int64_t num_ranks, num_micro_batches, last = 0;
+  int64_t num_ranks, num_micro_batches;
   std::map<int64_t, double> by_rank, by_micro_batch;  // counted labels
 };
 
-/// Says what the factor of something is that belongs once: "summed over dp=2 ...".
+/// Says what the factor of something is that belongs once: "summed over dp=2 ..."; empty when it is no number of the
+/// step.
 std::string describe_factor(double factor, const StepDump& dump, const OwnStep& own, double tolerance) {
   std::vector<std::pair<std::string, double>> numbers;
   for (const auto& [axis, size] : dump.mesh()) {
@@ -72,7 +69,13 @@ std::string describe_factor(double factor, const StepDump& dump, const OwnStep& 
   if (found.empty() && near(factor, counted / all, tolerance)) found = "divided by all tokens, not by those that count";
   if (found.empty() && near(factor, counted, tolerance)) found = "a sum over tokens, not a mean";
   if (found.empty() && near(factor, 1 / per_sample, tolerance)) found = "divided by samples, not by tokens";
-  return found.empty() ? "the factor is no number of ranks, micro-batches or tokens of this step" : found;
+  return found;
+}
+
+/// Returns describe_factor(), or a sentence that the factor is no number of the step.
+std::string explain_factor(double factor, const StepDump& dump, const OwnStep& own, double tolerance) {
+  const std::string text = describe_factor(factor, dump, own, tolerance);
+  return text.empty() ? "the factor is no number of ranks, micro-batches or tokens of this step" : text;
 }
 
 /// A way to add up parts, and the weight that it gives to each.
@@ -101,17 +104,19 @@ std::vector<Way> ways(const OwnStep& own) {
     add("the mean of the micro-batches' means: micro-batches count equally, whatever number of labels they have",
         [&](const BatchPart& part) { return all / (static_cast<double>(own.parts.size()) * counted(part)); });
   }
-  for (const int64_t rank : division.ranks) {
+  for (const auto& [rank, of_rank] : division.by_rank) {
     if (division.num_ranks == 1) break;
     const std::string text = "rank " + std::to_string(rank) + "'s samples alone: the sum over data ranks is missing";
-    add(text, [&](const BatchPart& part) { return part.rank == rank ? all / division.by_rank.at(rank) : 0.0; });
+    add(text,
+        [&, rank = rank, of_rank = of_rank](const BatchPart& part) { return part.rank == rank ? all / of_rank : 0.0; });
     if (division.num_micro_batches == 1) continue;
-    add(text, [&](const BatchPart& part) {
+    add(text, [&, rank = rank](const BatchPart& part) {
       return part.rank == rank ? all / (counted(part) * static_cast<double>(division.num_micro_batches)) : 0.0;
     });
   }
-  for (const auto& [text, micro_batch] : {std::pair{"the last micro-batch alone: the others are lost", division.last},
-                                          {"the first micro-batch alone: the others are lost", int64_t{0}}}) {
+  for (const auto& [text, micro_batch] :
+       {std::pair{"the last micro-batch alone: the others are lost", division.by_micro_batch.rbegin()->first},
+        {"the first micro-batch alone: the others are lost", int64_t{0}}}) {
     if (division.num_micro_batches == 1) break;
     const double of_micro_batch = division.by_micro_batch.at(micro_batch);
     add(text, [&, micro = micro_batch](const BatchPart& part) {
@@ -146,9 +151,9 @@ std::string describe_weights(const PartFit& fit, const StepDump& dump, const Own
         matches = matches && std::abs(fit.weights[k] - factor * way.weights[k]) <= fit.tolerance * largest;
       }
       if (!matches) continue;
-      if (way.text.empty()) return describe_factor(factor, dump, own, fit.tolerance);
+      if (way.text.empty()) return explain_factor(factor, dump, own, fit.tolerance);
       if (!with_factor) return way.text;
-      return way.text + "; and " + text_of(factor) + " times: " + describe_factor(factor, dump, own, fit.tolerance);
+      return way.text + "; and " + text_of(factor) + " times: " + explain_factor(factor, dump, own, fit.tolerance);
     }
   }
   return "";
@@ -205,7 +210,7 @@ Finding explain_together(const std::string& of, const StepDump& dump, const OwnS
   const bool multiple = std::ranges::all_of(some, [](const GradientFacts* fact) { return fact->is_multiple(); });
   const double tolerance = facts.front()->bound > 1e-3 ? 0.05 : 2e-3;
   if (multiple && near(least, most, tolerance)) {
-    return {of + ": " + describe_factor((least + most) / 2, dump, own, tolerance),
+    return {of + ": " + explain_factor((least + most) / 2, dump, own, tolerance),
             "each is " + text_of(least) + " to " + text_of(most) +
                 " times that of one rank, and but for that differs by " + worst(facts, &GradientFacts::beyond_factor)};
   }
@@ -278,7 +283,7 @@ std::vector<Finding> explain_loss(const StepDump& dump, const OwnStep& own, doub
       return {{"loss: " + way.text, evidence}};
   }
   const std::string text = describe_factor(dump.loss() / loss, dump, own, std::min(bound, 1e-3));
-  if (!text.starts_with("the factor")) return {{"loss: " + text, evidence}};
+  if (!text.empty()) return {{"loss: " + text, evidence}};
   return {{"loss: another number than that of the counted labels", evidence}};
 }
 
@@ -334,7 +339,7 @@ std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, cons
       return {{"norm: squares are summed over " + name + ", whose ranks have the same gradients", evidence}};
   }
   const std::string text = describe_factor(reported / norm, dump, own, bound);
-  if (!text.starts_with("the factor")) return {{"norm: " + text, evidence}};
+  if (!text.empty()) return {{"norm: " + text, evidence}};
   if (reported < norm) return {{"norm: of some of the gradients, as of one rank's shards", evidence}};
   return {{"norm: another number than that of the gradients", evidence}};
 }

@@ -85,7 +85,7 @@ UpdateComparison compare_updates(const StepDump& dump, const OwnStep& own, doubl
     const std::vector<int64_t>& shape = own.shapes.at(name);
     const at::Tensor gradient = dump.gradient(name, shape), before = dump.before(name, shape),
                      after = dump.after(name, shape);
-    const std::optional<DumpedUpdate> update = dump.update(name);
+    const std::optional<DumpedUpdate> update = dump.update(name, shape);
     if (!gradient.defined() || !after.defined() || !update) continue;
     UpdateFacts& fact = result.facts.emplace_back(UpdateFacts{.name = name});
     const at::Tensor moved = after - before;

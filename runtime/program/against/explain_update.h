@@ -7,7 +7,7 @@
 
 namespace meshtrain {
 
-/// How the movement of a parameter, after - before, is related to the one that the optimizer's formula makes of the
+/// The relation of a parameter's movement, after - before, to the one that the optimizer's formula makes of the
 /// program's own gradient.
 struct UpdateFacts {
   std::string name;

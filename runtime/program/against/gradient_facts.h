@@ -9,7 +9,7 @@
 
 namespace meshtrain {
 
-/// How the program's gradient t of a parameter is related to that of one rank, o. All are lengths relative to that of
+/// The relation of the program's gradient t of a parameter to that of one rank, o. All are lengths relative to that of
 /// o, or of all gradients where o is less than a millionth of them.
 struct GradientFacts {
   std::string name;

@@ -1,7 +1,5 @@
 #include "runtime/program/against/own_step.h"
 
-#include <memory>
-#include <set>
 #include <utility>
 
 #include "mesh/base/available_memory.h"

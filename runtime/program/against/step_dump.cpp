@@ -8,7 +8,6 @@
 #include "runtime/program/hf/config_json.h"
 #include "runtime/text/tokenizer/json_cursor.h"
 #include "runtime/training/model/folder_tensors.h"
-#include "runtime/training/model/transformer.h"
 
 namespace meshtrain {
 namespace {
@@ -141,13 +140,9 @@ at::ScalarType StepDump::weight_dtype() const {
   return before_.entry(kEmbedding).dtype;
 }
 
-std::optional<DumpedUpdate> StepDump::update(const std::string& parameter) const {
-  for (const TensorEntry& declared : declared_tensors(shape_, at::kFloat)) {
-    if (declared.name != parameter) continue;
-    const auto found = updates_.find(folder_tensor(shape_, parameter, declared.shape).name);
-    if (found != updates_.end()) return found->second;
-  }
-  return std::nullopt;
+std::optional<DumpedUpdate> StepDump::update(const std::string& parameter, const std::vector<int64_t>& shape) const {
+  const auto found = updates_.find(folder_tensor(shape_, parameter, shape).name);
+  return found == updates_.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace meshtrain

@@ -55,7 +55,7 @@ class StepDump {
   /// Returns the dtype of the weights after the step.
   at::ScalarType weight_dtype() const;
   /// Returns the settings of a parameter's update; nullopt when the optimizer does not have the parameter.
-  std::optional<DumpedUpdate> update(const std::string& parameter) const;
+  std::optional<DumpedUpdate> update(const std::string& parameter, const std::vector<int64_t>& shape) const;
 
  private:
   void read_step();
