@@ -4,6 +4,8 @@ with transformers under torch.compile, in turn, and prints all three; with --ran
 
   pip install torch==2.11.0 transformers safetensors numpy
   tools/build && python3 benchmarks/gpu_train.py --ranks 8 --blocks 8 16 32 --no-peer
+  tools/build && python3 benchmarks/gpu_train.py --offload state activations host --tokens 32768
+  tools/build && python3 benchmarks/gpu_train.py --adapter 16
   tools/build && python3 benchmarks/gpu_train.py [--models tiny --sequences 64 --tokens 128 --device cpu]
 
 The models have the shapes in recipes/models and random weights in bf16, drawn once: all programs read the same, and the
@@ -17,6 +19,14 @@ kernels are compiled or a graph is recorded, are left out; numbers are medians o
 With --ranks parameters are sharded over so many GPUs (full_shard), each with --tokens a step, without transformers.
 --blocks 8 16 32 then adds a row for each number of thread blocks that NCCL's gathers, and its reductions beside them, may
 take from computing (NCCL_MAX_CTAS, of each queue); "meshtrain" has those of mesh/backends/nccl/calls.cpp.
+
+With --offload the rows are this program without offload and with each kind of it (docs/offload.md), and PyTorch's FSDP2
+with CPUOffloadPolicy beside "host": its blocks are compiled, and its fused AdamW of the host has all cores. "waiting" is
+the time in which a step is longer than without offload. --micro-batch divides a step's tokens; --checkpoint recomputes
+blocks, in both programs.
+
+With --adapter a LoRA adapter of this rank is trained on all linear layers, without dropout, beside PEFT. The base is in
+bf16 in both, adapters in fp32. The operations of MFU are those of full training all the same.
 
 Causal MFU is of --peak TFLOP/s (989: dense bf16 of an H100 or H200) with the 6 (P - V M) + 6 L Q S operations a token
 that a causal model needs (P parameters, V vocabulary, M width, L layers, Q width of the query heads, S sequence; tied
@@ -47,8 +57,13 @@ TINY = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=
 WARMUP = 5  # steps
 LEARNING_RATE = 3e-4
 FUSED = {"cudnn", "flash"}  # kernels of causal attention; slower ones in transformers would flatter the ratio
+OFFLOADS = {  # of a recipe: keys of parallel.fsdp, keys of train
+    "none": ("", ""), "host": ("offload: {to: host}", ""), "disk": ("offload: {to: disk, path: SCRATCH}", ""),
+    "state": ("offload: {to: host, parameters: false}", ""), "activations": ("", "offload_activations: true"),
+    "host+activations": ("offload: {to: host}", "offload_activations: true"),
+    "state+activations": ("offload: {to: host, parameters: false}", "offload_activations: true")}
 HEADINGS = ["model", "sequence", "precision", "program", "tokens/s", "ratio", "causal MFU", "attention",
-            "peak memory, GiB", "first loss", "last loss"]
+            "peak memory, GiB", "first loss", "last loss", "waiting, s"]
 
 
 def ratio(row, peer):
@@ -123,16 +138,21 @@ class Bench:
         file.write_bytes(array.array("I", (draw.randrange(vocabulary) for _ in range(count))).tobytes())
         return file
 
-    def ours(self, folder, tokens, batch, sequence, graph=False, blocks=None):
+    def ours(self, folder, tokens, batch, sequence, graph=False, blocks=None, offload=None):
         a = self.arguments
+        fsdp, more = (text.replace("SCRATCH", str(self.scratch)) for text in OFFLOADS[offload or "none"])
+        fsdp = ", ".join(filter(None, [f"mode: {'full_shard' if a.ranks > 1 or offload else 'auto'}", fsdp]))
+        more = "".join(", " + key for key in (more, "activation_checkpointing: {mode: full}" * a.checkpoint) if key)
+        adapter = f"adapter: {{kind: lora, rank: {a.adapter}, alpha: {2 * a.adapter}, targets: [all-linear]}}" if a.adapter else ""
         recipe = self.scratch / "recipe.yaml"
         recipe.write_text(f"""model: {{hf: {folder}, init: {'pretrained' if a.peer else 'random'}}}
 data: {{tokens: {tokens}, dtype: uint32, layout: records}}
-train: {{sequence_length: {sequence}, global_batch: {batch * a.ranks}, micro_batch: {batch}, steps: {a.steps},
-  precision: {a.precision}, clip_norm: 1.0, cuda_graph: {str(graph).lower()}}}
+train: {{sequence_length: {sequence}, global_batch: {batch * a.ranks}, micro_batch: {self.micro(batch)}, steps: {a.steps},
+  precision: {a.precision}, clip_norm: 1.0, cuda_graph: {str(graph).lower()}{more}}}
 optimizer: {{name: adamw, learning_rate: {LEARNING_RATE}, betas: [0.9, 0.999], weight_decay: 0.1}}
 device: {a.device}
-parallel: {{fsdp: {{mode: {'full_shard' if a.ranks > 1 else 'auto'}}}}}
+parallel: {{fsdp: {{{fsdp}}}}}
+{adapter}
 """)
         with tempfile.TemporaryDirectory(dir=self.scratch) as run_dir:
             on_ranks = [*shlex.split(a.launcher), a.ranks] if a.ranks > 1 else []
@@ -147,11 +167,16 @@ parallel: {{fsdp: {{mode: {'full_shard' if a.ranks > 1 else 'auto'}}}}}
                 "memory": int(memory[1]) * 2**20 if memory else 0, "losses": [line["loss"] for line in lines],
                 "attention": sorted(set(re.findall(r"attention by (\w+):", output)))}
 
-    def theirs(self, folder, tokens, batch, sequence):
+    def micro(self, batch):
+        return min(batch, self.arguments.micro_batch or batch)
+
+    def theirs(self, folder, tokens, batch, sequence, offload=False):
         a = self.arguments
         words = self.peer_words("--train", folder, "--tokens", tokens, "--batch", batch, "--sequence", sequence,
                                 "--steps", a.steps, "--warmup", WARMUP, "--precision", a.precision, "--learning-rate",
-                                LEARNING_RATE, *([] if a.compile else ["--no-compile"]))
+                                LEARNING_RATE, "--micro-batch", self.micro(batch), *([] if a.compile else ["--no-compile"]),
+                                *["--offload"] * offload, *["--checkpoint"] * a.checkpoint,
+                                *(["--adapter", a.adapter] if a.adapter else []))
         return json.loads(self.run(words).splitlines()[-1])
 
     def compare(self, name, folder, sequence):
@@ -160,11 +185,18 @@ parallel: {{fsdp: {{mode: {'full_shard' if a.ranks > 1 else 'auto'}}}}}
         batch = max(1, a.tokens // sequence)
         tokens = self.tokens(config["vocab_size"], batch, sequence)
         shape = folder, tokens, batch, sequence
-        programs = {"meshtrain": lambda: self.ours(*shape), "meshtrain, as a graph": lambda: self.ours(*shape, graph=True)}
+        programs = {"meshtrain": lambda: self.ours(*shape)}
+        if a.offload:
+            programs = {f"meshtrain, {kind}" if kind != "none" else "meshtrain":
+                        lambda kind=kind: self.ours(*shape, offload=kind) for kind in a.offload}
+        elif not a.adapter:
+            programs["meshtrain, as a graph"] = lambda: self.ours(*shape, graph=True)
         for count in a.blocks:
             programs[f"meshtrain, {count} blocks a queue"] = lambda count=count: self.ours(*shape, blocks=count)
-        if a.peer:
-            programs["transformers"] = lambda: self.theirs(*shape)
+        if a.peer and "host" in a.offload:
+            programs["FSDP2, CPUOffloadPolicy"] = lambda: self.theirs(*shape, offload=True)
+        if a.peer and (not a.offload or "none" in a.offload):
+            programs["PEFT" if a.adapter else "transformers"] = lambda: self.theirs(*shape)
         runs = {who: [] for who in programs}
         problem = None
         try:
@@ -181,24 +213,37 @@ parallel: {{fsdp: {{mode: {'full_shard' if a.ranks > 1 else 'auto'}}}}}
                               "causal_mfu": 100 * speed / a.ranks * operations(config, sequence) / a.peak / 1e12,
                               "memory": results[0]["memory"], "losses": results[0]["losses"]})
         for row in self.rows[len(self.rows) - len(runs):]:
-            row["ratio"] = ratio(row, self._peer(name, sequence))
+            row["ratio"] = ratio(row, self._peer(name, sequence, row["program"]))
+            row["waiting"] = self._waiting(row, batch * sequence * a.ranks)
             print_row(row)
         if "transformers" in runs:
             products = statistics.median(result["products"] for result in runs["transformers"])
-            print(f"| {name} | {sequence} | bf16 | products | {batch * sequence / products:.0f} | | | | | | |", flush=True)
+            print(f"| {name} | {sequence} | bf16 | products | {batch * sequence / products:.0f} | | | | | | | |", flush=True)
         if problem:
             raise problem
 
-    def _peer(self, name, sequence):
-        wanted = (name, sequence, "transformers")
+    def _row(self, name, sequence, program):
+        wanted = (name, sequence, program)
         return next((row for row in self.rows if (row["model"], row["sequence"], row["program"]) == wanted), None)
+
+    def _peer(self, name, sequence, program):
+        peer = "FSDP2, CPUOffloadPolicy" if program == "meshtrain, host" else "PEFT" if self.arguments.adapter else "transformers"
+        return self._row(name, sequence, peer) if program.startswith("meshtrain") else None
+
+    def _waiting(self, row, tokens):
+        """Seconds of a step more than without offload, or None where that was not measured."""
+        without = self._row(row["model"], row["sequence"], "meshtrain")
+        if not row["program"].startswith("meshtrain, ") or not self.arguments.offload or without is None:
+            return None
+        return tokens / row["tokens_per_second"] - tokens / without["tokens_per_second"]
 
 
 def print_row(row):
     times = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
     cells = [row["model"], row["sequence"], row["precision"], row["program"], f"{row['tokens_per_second']:.0f}", times,
              f"{row['causal_mfu']:.1f} %", ", ".join(row["attention"]), f"{row['memory'] / 2**30:.1f}",
-             f"{row['losses'][0]:.4f}", f"{row['losses'][-1]:.4f}"]
+             f"{row['losses'][0]:.4f}", f"{row['losses'][-1]:.4f}",
+             "" if row["waiting"] is None else f"{row['waiting']:.3f}"]
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
 
 
@@ -213,6 +258,10 @@ def main():
     parser.add_argument("--launcher", default=shlex.quote(str(ROOT / "tools/ranks")),
                         help="words before the number of ranks")
     parser.add_argument("--blocks", type=int, nargs="+", default=[], help="thread blocks of a queue of NCCL")
+    parser.add_argument("--offload", nargs="+", choices=list(OFFLOADS), default=[], help="kinds of offload, on one GPU")
+    parser.add_argument("--adapter", type=int, default=0, metavar="RANK", help="train a LoRA adapter")
+    parser.add_argument("--micro-batch", type=int, help="samples; all of a step by default")
+    parser.add_argument("--checkpoint", action="store_true", help="full activation checkpointing")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--device", default="cuda")

@@ -47,6 +47,31 @@ def loss_function(model, device, mixed):
     return loss_of
 
 
+def offloaded(model, device, compile_blocks):
+    """The model with fp32 shards, gradients and optimizer's state on the host, in FSDP2's units: blocks, and the rest."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore())
+    options = {"mesh": init_device_mesh(device, (1,)), "offload_policy": CPUOffloadPolicy(pin_memory=device == "cuda"),
+               "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+    for block in model.model.layers:
+        if compile_blocks:
+            block.compile()
+        fully_shard(block, **options)
+    return fully_shard(model, **options)
+
+
+def adapted(model, rank):
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(2)
+    config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+    return get_peft_model(model, config)  # adapters in fp32, as autocast_adapter_dtype is True
+
+
 def draw(folder, device):
     torch.manual_seed(1)
     with torch.device(device):
@@ -113,20 +138,32 @@ def train(arguments):
     folder, device = arguments.train, arguments.device
     config = json.loads((folder / "config.json").read_text())
     mixed = arguments.precision == "bf16_mixed"
-    model = load(folder, torch.float32 if mixed else torch.bfloat16, device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate, weight_decay=0.1, fused=True)
-    loss_of = loss_function(model, device, mixed)
-    compiled = torch.compile(loss_of) if arguments.compile else loss_of
+    dtype = torch.float32 if mixed and not arguments.adapter else torch.bfloat16
+    model = load(folder, dtype, "cpu" if arguments.offload else device)
+    if arguments.checkpoint:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if arguments.adapter:
+        model = adapted(model, arguments.adapter)
+    if arguments.offload:
+        model = offloaded(model, device, arguments.compile)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=arguments.learning_rate, weight_decay=0.1, fused=True)
+    loss_of = loss_function(model, device, mixed and not arguments.offload)  # FSDP2 rounds the parameters itself
+    compiled = torch.compile(loss_of) if arguments.compile and not arguments.offload else loss_of
     records = torch.from_numpy(numpy.fromfile(arguments.tokens, dtype=numpy.uint32).astype("int64"))
     seconds, losses = [], []
 
     def step(batch):
         optimizer.zero_grad(set_to_none=True)
-        loss = compiled(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        parts = batch.split(arguments.micro_batch or arguments.batch)
+        losses = []
+        for part in parts:
+            loss = compiled(part[:, :-1].contiguous(), part[:, 1:].contiguous()) / len(parts)
+            loss.backward()
+            losses.append(loss.detach())
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
-        return loss
+        return sum(losses)
 
     for batch in records.view(arguments.steps, arguments.batch, arguments.sequence + 1):
         batch = batch.to(device)
@@ -138,7 +175,7 @@ def train(arguments):
         losses.append(loss.item())
     memory = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     attention = attention_kernels(lambda: step(batch), device)
-    del model, optimizer, compiled, loss, step
+    del model, optimizer, trained, compiled, loss, step
     if device == "cuda":
         torch.cuda.empty_cache()
     products = product_seconds(config, arguments.batch * arguments.sequence, device)
@@ -155,7 +192,10 @@ def main():
     parser.add_argument("--precision", default="bf16_mixed")
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    for number in ("--batch", "--sequence", "--steps", "--warmup"):
+    parser.add_argument("--offload", action="store_true", help="by FSDP2's CPUOffloadPolicy")
+    parser.add_argument("--checkpoint", action="store_true", help="recompute blocks")
+    parser.add_argument("--adapter", type=int, help="the rank of PEFT's LoRA adapters")
+    for number in ("--batch", "--micro-batch", "--sequence", "--steps", "--warmup"):
         parser.add_argument(number, type=int)
     arguments = parser.parse_args()
     if arguments.draw:

@@ -29,6 +29,19 @@ REHEARSED = {"short": SMALL, "long": SMALL + ["train.sequence_length=512"],
              "ring": SMALL + ["train.sequence_length=2048"]}
 REAL = {"short": [], "long": LONG, "ring": RING}
 
+# What leaves the GPU, and how a recipe says so.
+OFFLOADS = {"host": ["parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: host}"],
+            "disk": ["parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: disk, path: .}"],
+            "state": ["parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: host, parameters: false}"],
+            "activations": ["parallel.fsdp.mode=full_shard", "train.offload_activations=true"]}
+ADAPTER = ["adapter={kind: lora, rank: 8, dropout: 0.1, targets: [all-linear]}"]
+# Of verify: name, mesh, precision, settings.
+VARIANTS = [("host", "dp=2", "bf16_mixed", OFFLOADS["host"]), ("host", "dp=2,tp=2", "fp32", OFFLOADS["host"]),
+            ("disk", "dp=2", "bf16_mixed", OFFLOADS["disk"]), ("state", "dp=2,tp=2", "bf16_mixed", OFFLOADS["state"]),
+            ("activations", "dp=2", "bf16_mixed", OFFLOADS["activations"]),
+            ("adapter", "dp=1", "bf16_mixed", ADAPTER), ("adapter", "dp=2,tp=2", "fp32", ADAPTER),
+            ("adapter", "cp=2", "bf16_mixed", ADAPTER)]
+
 
 def settings(running, length):
     words = []
@@ -94,14 +107,17 @@ def collectives(ranks, carrier):
     return run
 
 
-def verify_words(running, mesh, precision, length="short"):
-    return [running.machine.programs["meshtrain"], "verify", recipe(running), "--device", "cuda", "--mesh", mesh,
+def verify_words(running, mesh, precision, length="short", more=()):
+    words = [running.machine.programs["meshtrain"], "verify", recipe(running), "--device", "cuda", "--mesh", mesh,
             "--precision", precision, "--set", f"data.tokens={tokens(running)}"] + settings(running, length)
+    for setting in more:
+        words += ["--set", setting]
+    return words
 
 
-def verify(ranks, mesh, precision, length="short"):
+def verify(ranks, mesh, precision, length="short", more=()):
     def run(running):
-        output = running.run(verify_words(running, mesh, precision, length), ranks)
+        output = running.run(verify_words(running, mesh, precision, length, more), ranks)
         verdicts.verification(output)
         return verdicts.cudnn_attention(output, "ring" if length == "ring" else "causal") if length != "short" else ""
     return run
@@ -125,7 +141,21 @@ def graph(precision, length):
                 if recorded == "true" and "steps are recorded as one graph" not in output:
                     raise Failed("no graph was recorded: " + verdicts.complaint(output))
                 runs[recorded].append(verdicts.steps_of(metrics, steps))
-        return verdicts.graph(runs["false"], runs["true"])
+        return verdicts.as_without("graph", runs["false"], runs["true"])
+    return run
+
+
+def offload(precision):
+    """Steps with each kind of offload against steps without."""
+    def run(running):
+        steps, times_without = (6, 1) if running.machine.emulated else (30, 3)
+
+        def losses(name, more):
+            _, metrics = train(running, name, ["device=cuda", f"train.steps={steps}", f"train.precision={precision}"] + more)
+            return verdicts.steps_of(metrics, steps)
+
+        without = [losses(f"without_{i}", ["parallel.fsdp.mode=full_shard"]) for i in range(times_without)]
+        return "; ".join(verdicts.as_without(kind, without, [losses(kind, more)]) for kind, more in OFFLOADS.items())
     return run
 
 
@@ -175,6 +205,7 @@ def correctness(options):
     checks = [Check("as_on_cpu", 120, as_on_cpu, alone=True),  # it also reads the libraries from the disk
               Check("graph_fp32", 120, graph("fp32", "short")), Check("graph_bf16_mixed", 120, graph("bf16_mixed", "long")),
               Check("cudnn_in_plain_environment", 150, cudnn), Check("flat_memory", 180, flat_memory),
+              Check("offload_fp32", 120, offload("fp32")), Check("offload_bf16_mixed", 120, offload("bf16_mixed")),
               Check("gpu_tests", 200, gpu_tests, slots=4)]
     for ranks in (1, 2, 4):
         for carrier in ("staged", "nccl", "nccl_registered", "nccl_symmetric"):
@@ -192,6 +223,8 @@ def verify_part(options):
 
     all_checks = [check(ranks, mesh, precision) for mesh, ranks in ALL_MESHES.items()
                   for precision, meshes in MESHES.items() if mesh in meshes]
+    all_checks += [Check(f"verify_{name}_{mesh}_{precision}", 120, verify(ALL_MESHES[mesh], mesh, precision, more=more),
+                         slots=ALL_MESHES[mesh]) for name, mesh, precision, more in VARIANTS]
     all_checks += [check(1, "dp=1", "bf16_mixed", "long"), check(2, "cp=2", "bf16", "ring"),
                    Check("verify_sees_faults", 60, verify_sees_faults, slots=2)]
     return sorted(all_checks, key=lambda one: one.slots)  # one rank first

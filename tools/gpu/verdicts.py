@@ -87,17 +87,17 @@ def as_on_cpu(gpu, cpu):
     return note
 
 
-# A difference that a graph may have where runs without one have the same bits: its products may be summed otherwise.
-GRAPH_FLOOR = 1e-6
-GRAPH_MULTIPLE = 4
+# A difference that a run may have where runs without what it tries have the same bits: its sums may have another order.
+FLOOR = 1e-6
+MULTIPLE = 4
 
 
-def graph(eager, recorded):
-    """Runs with a graph are as far from those without as these are from each other, by a small multiple."""
-    noise = max(distance(a, b) for i, a in enumerate(eager) for b in eager[:i])
-    difference = max(distance(a, b) for a in eager for b in recorded)
-    note = f"graph {difference:.1e} from eager, eager {noise:.1e} from itself"
-    if difference > max(GRAPH_MULTIPLE * noise, GRAPH_FLOOR):
+def as_without(what, without, with_it):
+    """Runs with it are as far from those without as these are from each other, by a small multiple."""
+    noise = max((distance(a, b) for i, a in enumerate(without) for b in without[:i]), default=0.0)
+    difference = max(distance(a, b) for a in without for b in with_it)
+    note = f"{what} {difference:.1e} from without, without {noise:.1e} from itself"
+    if difference > max(MULTIPLE * noise, FLOOR):
         raise Failed(note)
     return note + (", the same bits" if difference == 0 else "")
 
