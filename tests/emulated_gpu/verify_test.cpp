@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/program/forecast/machine.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -110,6 +111,50 @@ TEST_F(VerifyOnGpu, GeneratesAsOnTheCpu) {
   }
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_TRUE(has(texts[0], "\"tokens\":[")) << texts[0];
+}
+
+TEST_F(VerifyOnGpu, GeneratesAndEvaluatesFromWeightsThatAreOffloaded) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--set", "device=cuda", "--set", "checkpoint.every=4"}).status, 0);
+  const std::string shards = path("shards").string();
+  for (const int ranks : {1, 2}) {
+    const auto outputs = [&](const Words& more) {
+      std::string text;
+      for (Words words :
+           {Words{"generate", run_dir, "--tokens", "1,2,3,4,5", "--tokens", "7", "--max-tokens", "8", "--json"},
+            Words{"evaluate", run_dir, "--tokens", path("tokens.bin")}}) {
+        words.insert(words.end(), {"--device", "cuda", "--mesh", "dp=" + std::to_string(ranks)});
+        words.insert(words.end(), more.begin(), more.end());
+        const Ending ending = run_meshtrain_on_ranks(ranks, words);
+        EXPECT_EQ(ending.status, 0) << ending.err;
+        text += ending.out.substr(0, ending.out.rfind("; "));  // without the seconds of an evaluation
+        if (words.front() == "generate" && !more.empty()) {
+          EXPECT_TRUE(has(ending.err, " KiB in " + (more[1] == "host" ? "host memory" : shards) + ", loaded"))
+              << ending.err;
+        }
+      }
+      return text;
+    };
+    const std::string expected = outputs({});
+    EXPECT_TRUE(has(expected, "\"tokens\":[")) << expected;
+    EXPECT_EQ(outputs({"--offload", "host"}), expected) << ranks;
+    EXPECT_EQ(outputs({"--offload", shards}), expected) << ranks;
+  }
+}
+
+TEST_F(VerifyOnGpu, CalibratesTheHostOfAMachine) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
+  const std::string file = path("machine.yaml").string();
+  const Ending ending = run_meshtrain({"plan", recipe, "--calibrate", "--machine", "h100", "--out", file});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "wrote " + file + ": copies ")) << ending.out;
+  const Machine machine = load_machine(file), preset = load_machine("h100");
+  for (const double rate : {machine.host.to_gpu, machine.host.to_host, machine.host.update}) {
+    EXPECT_GT(rate, 1e7);
+    EXPECT_LT(rate, 1e12);
+  }
+  EXPECT_EQ(machine.host.update_all, 0);
+  EXPECT_EQ(machine.memory_bandwidth, preset.memory_bandwidth) << "all else is the preset's";
 }
 
 }  // namespace

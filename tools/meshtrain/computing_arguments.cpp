@@ -1,7 +1,6 @@
 #include "tools/meshtrain/computing_arguments.h"
 
 #include "mesh/agree.h"
-#include "mesh/base/error.h"
 #include "mesh/base/files/writable_folder.h"
 #include "runtime/program/recipe/decisions.h"
 
@@ -19,23 +18,22 @@ void add_computing_options(CLI::App& command, ComputingArguments& arguments) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->type_name("DEVICE");
   command
-      .add_option("--offload", arguments.offload,
-                  "For models larger than memory: keeps each rank's weights in a file in FOLDER, on one rank too, and "
-                  "reads a layer's weights when it needs them. CPUs only")
-      ->type_name("FOLDER");
+      .add_option_function<std::string>(
+          "--offload",
+          [&arguments](const std::string& to) {
+            arguments.offload.to = to == "host" ? "host" : "disk";
+            if (to != "host") arguments.offload.path = to;
+          },
+          "For models larger than the device's memory, on one rank too: keeps each rank's weights in host memory next "
+          "to its GPU (host), or in a file in FOLDER, and reads a layer's weights when it needs them")
+      ->type_name("host|FOLDER");
 }
 
 DeviceContext connect_devices(const ComputingArguments& arguments, const Group& world) {
-  DeviceRequest request{.kind = device_kind(arguments.device)};
-  if (!arguments.offload) return connect_devices(request, world);
-  const std::string folder = arguments.offload->string();
-  if (request.kind == DeviceRequest::Kind::Cuda) {
-    throw InputError("--offload " + folder +
-                     " works only on CPUs, but the device is cuda: leave out --offload, or give --device cpu");
+  if (arguments.offload.to == "disk") {
+    agree(world, [&] { check_writable_or_new(arguments.offload.path, "--offload"); });
   }
-  agree(world, [&] { check_writable_or_new(*arguments.offload, "--offload"); });
-  request.cpu_only = Setting{"--offload", folder};
-  return connect_devices(request, world);
+  return connect_devices(DeviceRequest{.kind = device_kind(arguments.device)}, world);
 }
 
 }  // namespace meshtrain

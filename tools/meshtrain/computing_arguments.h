@@ -1,11 +1,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <optional>
 #include <string>
 
 #include "runtime/program/launch/connect_devices.h"
+#include "runtime/program/recipe/recipe.h"
 
 namespace meshtrain {
 
@@ -17,15 +17,14 @@ inline constexpr const char* kBaseHelp =
 struct ComputingArguments {
   std::optional<std::string> precision;
   std::string device = "auto";
-  std::optional<std::filesystem::path> offload;
+  OffloadRecipe offload = {};  ///< of the weights
 };
 
 /// Adds --precision, --device and --offload. `arguments` must outlive `command`.
 void add_computing_options(CLI::App& command, ComputingArguments& arguments);
 
-/// Connects the requested devices with connect_devices(). With --offload, `auto` is the CPU. Every rank must call it.
-/// Throws the same InputError on all ranks, also when --offload is given for a GPU or names a folder in which a rank
-/// may not create files.
+/// Connects the requested devices with connect_devices(). Every rank must call it. Throws the same InputError on all
+/// ranks, also when --offload names a folder in which a rank may not create files.
 DeviceContext connect_devices(const ComputingArguments& arguments, const Group& world);
 
 }  // namespace meshtrain

@@ -45,19 +45,19 @@ int64_t num_parameters(LanguageModel& model) {
   return count;
 }
 
-/// Returns " on 4 ranks", with the bytes that each rank holds when the weights are cut, and the folder that has these
-/// weights.
+/// Returns " on 4 ranks", with the bytes that each rank holds when the weights are cut or offloaded, and where.
 std::string describe_ranks(LanguageModel& model, const DeviceMesh& mesh, const ComputingArguments& computing) {
   std::string text = " on " + counted(mesh.size(), "rank");
   const Fsdp& fsdp = model.model().fsdp();
-  const bool on_disk = fsdp.shard_memory().is_on_disk();
-  if (model.rows().size() == 1 && !on_disk) return text;
+  const bool elsewhere = fsdp.shard_memory().is_apart_from(device_of(fsdp.units()));
+  if (model.rows().size() == 1 && !elsewhere) return text;
   int64_t bytes = 0;
   for (const Unit& unit : fsdp.units()) {
     for (const FlatBuffer& buffer : unit.buffers()) bytes += static_cast<int64_t>(buffer.shard_values().nbytes());
   }
-  text += mesh.size() == 1 ? ", with " : ", each with ";
-  return text + size_text(bytes) + (on_disk ? " in " + computing.offload->string() : "");
+  text += (mesh.size() == 1 ? ", with " : ", each with ") + size_text(bytes);
+  if (!elsewhere) return text;
+  return text + " in " + (computing.offload.to == "host" ? "host memory" : computing.offload.path.string());
 }
 
 std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const ComputingArguments& computing,
@@ -72,7 +72,10 @@ std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const Compu
     progress.advance(static_cast<int64_t>(parameter.valid().nbytes()));
   };
   const std::string precision = computing.precision.value_or(source.precision);
-  const LanguageModel::Options options{.dtype = dtype_of(precision), .device = device, .offload = computing.offload};
+  const LanguageModel::Options options{.dtype = dtype_of(precision),
+                                       .device = device,
+                                       .offload = offload_kind(computing.offload.to),
+                                       .offload_folder = computing.offload.path};
   auto model = std::make_unique<LanguageModel>(source.shape, mesh, options, read);
   if (mesh.rank() == 0) {
     for (const std::string& line : weight_warnings(source)) log_warning(line);

@@ -14,9 +14,11 @@
 #include "mesh/base/progress.h"
 #include "mesh/base/size_text.h"
 #include "runtime/program/forecast/calibrate.h"
+#include "runtime/program/forecast/calibrate_host.h"
 #include "runtime/program/forecast/forecast_text.h"
 #include "runtime/program/forecast/search.h"
 #include "runtime/program/launch/connect.h"
+#include "runtime/program/launch/connect_devices.h"
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
@@ -129,10 +131,25 @@ void plan(const PlanArguments& arguments) {
               arguments.recipe.c_str(), first.layout.describe().c_str(), settings.c_str());
 }
 
+/// Returns the machine `name` with the rates of the ranks' host measured here. Every rank must call it.
+Machine with_host(const std::string& name, const Group& world) {
+  Machine machine;
+  agree(world, [&] { machine = load_machine(name); });
+  const DeviceContext context =
+      connect_devices({.kind = DeviceRequest::Kind::Cuda, .transport = DeviceRequest::Transport::Mpi}, world);
+  machine.host = measure_host(world, context.device);
+  machine.source += "; copies and updates of the host: meshtrain plan --calibrate";
+  return machine;
+}
+
 int calibrate_on_ranks(const PlanArguments& arguments) {
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
     const bool speaks = world.rank() == 0;
+    const auto say = [&](const Notice& notice) {
+      if (!speaks) return;
+      notice.is_warning ? log_warning(notice.line) : static_cast<void>(std::printf("%s\n", notice.line.c_str()));
+    };
     const Progress progress("calibration for " + arguments.recipe.string());
     agree(world, [&] {
       std::error_code ignored;
@@ -141,14 +158,16 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
       }
     });
     const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
-    const Machine machine = calibrate(recipe, world, [&](const Notice& notice) {
-      if (!speaks) return;
-      notice.is_warning ? log_warning(notice.line) : static_cast<void>(std::printf("%s\n", notice.line.c_str()));
-    });
+    const Machine machine =
+        arguments.machine.empty() ? calibrate(recipe, world, say) : with_host(arguments.machine, world);
     agree(world, [&] {
       if (speaks) write_atomically(arguments.out, to_yaml(machine));
     });
-    if (speaks) {
+    if (speaks && !arguments.machine.empty()) {
+      std::printf("wrote %s: copies %.1f GB/s to the GPU and %.1f GB/s back, updates %.1f GB/s of each rank\n",
+                  arguments.out.c_str(), machine.host.to_gpu / 1e9, machine.host.to_host / 1e9,
+                  machine.host.update / 1e9);
+    } else if (speaks) {
       std::printf("wrote %s; its memory, %s a rank, is what was free now: change it there, or say plan --memory\n",
                   arguments.out.c_str(), size_text(machine.memory).c_str());
     }
@@ -173,7 +192,9 @@ void add_plan_command(CLI::App& app, int& status) {
       ->type_name("80GiB");
   command
       ->add_option("--machine", arguments->machine,
-                   "What steps are timed for: a file of --calibrate, or a100, h100, h100-500w, h200, b200")
+                   "What steps are timed for: a file of --calibrate, or a100, h100, h100-500w, h200, b200. With "
+                   "--calibrate: keeps this machine's rates, and measures copies between GPUs and their host, and "
+                   "the host's updates")
       ->type_name("NAME");
   command
       ->add_option("--search", arguments->search,

@@ -138,7 +138,7 @@ Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& re
   if (recipe.train.precision != "fp64") recipe.train.residual_dtype = loaded.train.residual_dtype;
   recipe.device = request.device;
   recipe.parallel.fsdp.mode = "full_shard";
-  if (request.offload) recipe.parallel.fsdp.offload = {"disk", *request.offload};
+  recipe.parallel.fsdp.offload = request.offload;
   return recipe;
 }
 

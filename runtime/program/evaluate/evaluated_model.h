@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +19,7 @@ struct EvaluationRequest {
   std::optional<std::string> documents;  ///< key `documents`: an id or index; none; own: as the file or the run says
   std::optional<std::string> precision;  ///< fp64 fp32 bf16 fp16; none: that of the weights, or of the run
   std::string device = "auto";
-  std::optional<std::filesystem::path> offload;  ///< the folder of the ranks' files with their weights; none: memory
+  OffloadRecipe offload = {};  ///< of the weights
 };
 
 /// Returns the recipe by which the model of `source` is evaluated. Of a run: the model and `evaluate` as its checkpoint

@@ -122,7 +122,11 @@ double ProductFlops::of(c10::ScalarType dtype) const {
 constexpr double kFp8Share = 0.85;
 
 double Machine::seconds(const OperatorCall& call, const Timeline& timeline) const {
-  if (call.part == TimelinePart::HostUpdate) return host.update > 0 ? call.bytes / host.update : 0;
+  if (call.part == TimelinePart::HostUpdate) {
+    double rate = host.update;
+    if (host.update_all > 0) rate = std::min(rate, host.update_all / static_cast<double>(timeline.host_ranks));
+    return rate > 0 ? call.bytes / rate : 0;
+  }
   if (call.signature >= 0) {
     const auto found = measured_.find(timeline.signatures[static_cast<size_t>(call.signature)].text);
     if (found != measured_.end()) return found->second;

@@ -16,11 +16,12 @@ struct Network {
   double latency = 0;    ///< seconds of a message
 };
 
-/// The rates of offloaded shards, in bytes a second of each rank when all ranks of a host work at once; 0: not known.
+/// The rates of offloaded shards, in bytes a second of one rank; 0: not known.
 struct HostRates {
   double to_gpu = 0, to_host = 0;  ///< of copies between a GPU and pinned memory of its host
   double update = 0;               ///< read and written by an optimizer's update on the host
-  double disk = 0;                 ///< read from the disk, and written to it
+  double update_all = 0;           ///< the most that the updates of all ranks of a host reach together; 0: no limit
+  double disk = 0;                 ///< read from the disk, and written to it, when all ranks of a host do so
 };
 
 /// FLOP/s of products by dtype; 0: not known, and not used or that of another dtype.

@@ -47,6 +47,7 @@ void fields(Archive& archive, HostRates& host) {
   archive.field("to_gpu", host.to_gpu, {.least = 0});
   archive.field("to_host", host.to_host, {.least = 0});
   archive.field("update", host.update, {.least = 0});
+  archive.field("update_all", host.update_all, {.least = 0});
   archive.field("disk", host.disk, {.least = 0});
 }
 

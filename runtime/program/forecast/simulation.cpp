@@ -162,6 +162,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     trainer.update(outcome, rate);
     if (recorder) {
       step.timeline = recorder->take();
+      step.timeline.host_ranks = std::min(hosts.ranks_per_host, decisions.layout.size());
       recorder->set(TimelinePart::Gradients);
     }
     step.update = peak();

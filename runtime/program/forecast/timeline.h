@@ -92,6 +92,7 @@ struct Timeline {
   using Event = std::variant<OperatorCall, CollectiveCall, CollectiveWait, CopyCall, CopyWait>;
   std::vector<Event> events;
   std::vector<OperatorSignature> signatures;  ///< of its operators, each once; only when they are asked for
+  int64_t host_ranks = 1;                     ///< ranks of the host, which update at the same time
 };
 
 /// Records the operators that this thread calls on tensors of the Meta device, the collectives of a backend and

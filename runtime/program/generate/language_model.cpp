@@ -11,15 +11,18 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the options of a model whose weights are cut over the rows when there are several. With `offload` the
-/// weights are in files, on one rank too.
+/// Returns the options of a model whose weights are cut over the rows when there are several, and offloaded on one rank
+/// too.
 TransformerOptions transformer_options(const ModelShape& shape, int64_t num_rows,
                                        const LanguageModel::Options& options) {
   TransformerOptions all{.shape = shape,
                          .freeze = {"*"},
                          .precision = {.compute = options.dtype, .residual = options.dtype, .reduce = options.dtype}};
-  if (num_rows > 1 || options.offload) all.sharding = {.mode = ShardingMode::FullShard, .num_ranks = num_rows};
-  if (options.offload) all.offload = Offload::Disk, all.offload_folder = *options.offload;
+  all.offload = options.offload;
+  all.offload_folder = options.offload_folder;
+  if (num_rows > 1 || all.offload != Offload::None) {
+    all.sharding = {.mode = ShardingMode::FullShard, .num_ranks = num_rows};
+  }
   return all;
 }
 

@@ -3,11 +3,11 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "mesh/device_mesh.h"
 #include "runtime/training/transformer/sharded_model.h"
+#include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
 
@@ -19,7 +19,8 @@ class LanguageModel {
   struct Options {
     at::ScalarType dtype = at::kFloat;
     at::Device device = at::kCPU;
-    std::optional<std::filesystem::path> offload = {};  ///< on a CPU: the folder of the ranks' files with the shards
+    Offload offload = Offload::None;  ///< of the shards
+    std::filesystem::path offload_folder = {};
   };
 
   /// `read` fills this rank's part of a parameter; it must not issue collectives. Every rank of the mesh must construct

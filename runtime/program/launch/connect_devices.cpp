@@ -93,7 +93,6 @@ DeviceContext connect_devices(const DeviceRequest& request, const Group& world) 
   using Transport = DeviceRequest::Transport;
   const bool needs_nccl = request.transport == Transport::Nccl, needs_gpu = request.kind == Kind::Cuda || needs_nccl;
   if (request.kind == Kind::Cpu) return on_cpus(world);
-  if (!needs_gpu && request.cpu_only) return on_cpus(world, Wording(*request.cpu_only).text() + " runs on CPUs alone");
   Gpu gpu;
   Claim claim;
   if (needs_gpu) {

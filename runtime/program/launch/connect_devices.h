@@ -23,9 +23,7 @@ struct DeviceRequest {
 
   Kind kind = Kind::Auto;
   Transport transport = Transport::Auto;
-  std::optional<Setting> cpu_only = {};  ///< a setting that only CPUs support, if any; with it, `Auto`
-                                         ///< chooses the CPU
-  std::string allocator = {};            ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
+  std::string allocator = {};  ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
   NcclBuffers nccl_buffers = NcclBuffers::Off;
   bool two_queues = false;  ///< NcclOptions::two_queues
 };

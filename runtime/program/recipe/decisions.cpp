@@ -91,7 +91,7 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
            .sharding = sharding,
            .units = {.layers = parallel.fsdp.unit_layers, .sublayers = parallel.fsdp.unit == "sublayer"},
            .fsdp = parallel.fsdp.options,
-           .offload = value_of(kOffloads, parallel.fsdp.offload.to),
+           .offload = offload_kind(parallel.fsdp.offload.to),
            .offload_folder = parallel.fsdp.offload.path,
            .offload_parameters = parallel.fsdp.offload.parameters,
            .offload_activations = recipe.train.offload_activations,
@@ -176,6 +176,10 @@ std::string to_yaml(const Decisions& decisions) {
 
 at::ScalarType dtype_of(const std::string& precision) {
   return value_of(kDtypes, precision);
+}
+
+Offload offload_kind(const std::string& word) {
+  return value_of(kOffloads, word);
 }
 
 DeviceRequest::Kind device_kind(const std::string& word) {

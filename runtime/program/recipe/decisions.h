@@ -31,6 +31,9 @@ std::string to_yaml(const Decisions& decisions);
 /// used: "bf16_mixed" -> at::kBFloat16.
 at::ScalarType dtype_of(const std::string& precision);
 
+/// Returns the memory for a value of parallel.fsdp.offload.to: "none", "host", "disk".
+Offload offload_kind(const std::string& word);
+
 /// Returns the device for a value of the key `device` or of --device: "auto", "cpu", "cuda".
 DeviceRequest::Kind device_kind(const std::string& word);
 

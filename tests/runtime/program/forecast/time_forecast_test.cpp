@@ -109,6 +109,18 @@ TEST(TimeForecast, TheHostUpdatesAtItsOwnRate) {
   EXPECT_DOUBLE_EQ(time.total(), 4);
 }
 
+TEST(TimeForecast, RanksOfAHostShareTheMostThatUpdatesReach) {
+  OperatorCall update;
+  update.part = TimelinePart::HostUpdate;
+  update.bytes = 12;
+  Machine machine = offloading_machine();
+  machine.host.update_all = 6;
+  for (const auto& [ranks, seconds] : {std::pair{1, 3.0}, {2, 4.0}, {6, 12.0}}) {
+    const Timeline timeline{{update}, {}, ranks};
+    EXPECT_DOUBLE_EQ(time_of(timeline, machine).optimizer, seconds) << ranks;
+  }
+}
+
 TEST(TimeForecast, EachCollectiveThatIsWaitedForCostsAWait) {
   Machine machine = slow_machine();
   machine.wait_seconds = 0.5;

@@ -25,10 +25,5 @@ TEST(ConnectDevices, WithoutADriverAutoIsTheCpuAndTheSameWorld) {
   EXPECT_THROW(connect_devices({.transport = Transport::Nccl}, world), InputError) << "asks for GPUs as much";
 }
 
-TEST(ConnectDevices, WhatCpusAloneDoStaysThere) {
-  const DeviceRequest request{.cpu_only = Setting{"--offload", "shards"}};
-  EXPECT_TRUE(connect_devices(request, Group()).device.is_cpu());
-}
-
 }  // namespace
 }  // namespace meshtrain
