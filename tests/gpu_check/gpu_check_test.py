@@ -78,8 +78,8 @@ class Stubs(Rehearsal):
     def test_green_without_a_fault(self):
         os.environ["LD_LIBRARY_PATH"] = "/nowhere"  # a check may not be helped by it
         self.addCleanup(os.environ.pop, "LD_LIBRARY_PATH")
-        for part, pattern, count in (("libraries", "*", 2), ("correctness", "[!c]*", 5), ("correctness", "c*_1_*", 4),
-                                     ("verify", "verify_*dp=1*", 5), ("verify", "verify_ring_*", 1), ("kernels", "*", 1),
+        for part, pattern, count in (("libraries", "*", 2), ("correctness", "[!c]*", 7), ("correctness", "c*_1_*", 4),
+                                     ("verify", "verify_*dp=1*", 6), ("verify", "verify_ring_*", 1), ("kernels", "*", 1),
                                      ("training", "*", 1)):
             green, lines = self.rehearse(part, pattern)
             self.assertTrue(green, lines)
@@ -109,6 +109,10 @@ class Stubs(Rehearsal):
         for fault, why in (("graph", "graph 1.0e-04 from without, without 1.0e-05 from itself"), ("a step short", "5 of 6 steps"),
                            ("no graph", "no graph was recorded"), ("no number", "step 3 has loss nan")):
             self.expect_red(fault, "correctness", "graph_fp32", why)
+
+    def test_offload(self):
+        for fault in ("host", "activations"):
+            self.expect_red(f"other with {fault}", "correctness", "offload_fp32", f"{fault} 1.0e-04 from without")
 
     def test_kernels(self):
         for fault, why in (("no rate", "no rate in: swiglu"), ("zero", "no rate in: cudnn"), ("no table", "there is no table"),
@@ -300,7 +304,8 @@ class Emulated(Rehearsal):
     def test_some_of_each_part_is_green(self):
         for part, check in (("correctness", "as_on_cpu"), ("correctness", "cudnn_in_plain_environment"),
                             ("correctness", "collectives_2_nccl"), ("correctness", "flat_memory"),
-                            ("correctness", "graph_fp32"), ("verify", "verify_sees_faults"), ("libraries", "libraries"),
+                            ("correctness", "graph_fp32"), ("correctness", "offload_bf16_mixed"),
+                            ("verify", "verify_adapter_cp=2_bf16_mixed"), ("verify", "verify_sees_faults"), ("libraries", "libraries"),
                             ("libraries", "ranks_on_cpu"),
                             ("verify", "verify_ring_cp=2_bf16"), ("verify", "verify_dp=2,tp=2_fp16_mixed"),
                             ("training", "training"), ("kernels", "kernel_rates")):

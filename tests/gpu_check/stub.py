@@ -99,6 +99,8 @@ def train(words):
             factor = 1.1
         print("train.cuda_graph: " + ("no graph, as there is none" if FAULT == "no graph" else
                                       "steps are recorded as one graph"))
+    if FAULT == f"other with {run_dir.name}":
+        factor += 1e-4
     if FAULT == "other than the CPU" and cuda:
         factor = 1.01
     count = int(settings["train.steps"])
