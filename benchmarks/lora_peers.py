@@ -4,7 +4,7 @@
   pip install torch transformers peft safetensors numpy
   tools/build && python3 benchmarks/lora_peers.py
 
-The base is a Llama of width 512 with 8 layers and a vocabulary of 8,192, in fp32. A step has four sequences of 256 tokens,
+The base is a Llama of --width (512) with 8 layers and a vocabulary of 8,192, in fp32. A step has four sequences of 256 tokens,
 AdamW and clipped gradients; one thread. "adapters" are of rank 16 on all linear layers; "frozen" has no adapters and trains
 the norm before the first layer alone, so that the backward goes through all layers, as with adapters, without gradients of
 weights. Both programs start from the same base and adapters and see the same tokens. Each repetition runs every contestant
@@ -29,7 +29,7 @@ FROZEN = ["*embed_tokens*", "*_proj.weight", "*post_attention_layernorm*", "mode
 LOSS_TOLERANCE = 1e-5
 
 
-def write_inputs(folder, steps):
+def write_inputs(folder, steps, width):
     """The base, the adapters' first values in a folder of PEFT, and the tokens."""
     import numpy as np
     import torch
@@ -38,7 +38,8 @@ def write_inputs(folder, steps):
 
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(
-        hidden_size=512, intermediate_size=1376, num_hidden_layers=LAYERS, num_attention_heads=8, num_key_value_heads=8,
+        hidden_size=width, intermediate_size=43 * width // 16, num_hidden_layers=LAYERS, num_attention_heads=width // 64,
+        num_key_value_heads=width // 64,
         vocab_size=VOCABULARY, max_position_embeddings=SEQUENCE, tie_word_embeddings=False))
     model.save_pretrained(folder / "base")
     config = LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=2 * RANK, target_modules="all-linear")
@@ -132,6 +133,7 @@ def main():
     parser.add_argument("--program", type=Path, default=ROOT / "build" / "release" / "meshtrain")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=2)
+    parser.add_argument("--width", type=int, default=512, help="a multiple of 64")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--peer", choices=["adapters", "frozen"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -139,7 +141,7 @@ def main():
     if arguments.peer:
         return train_peer(arguments.folder, arguments.peer, arguments.steps)
     with tempfile.TemporaryDirectory() as directory:
-        write_inputs(Path(directory), arguments.steps)
+        write_inputs(Path(directory), arguments.steps, arguments.width)
         speeds, losses = race(Path(directory), arguments)
     print("| | tokens/s | range | loss of the last step |\n|---|---|---|---|")
     for (mode, name), found in speeds.items():
