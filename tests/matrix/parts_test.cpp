@@ -8,7 +8,6 @@
 #include "mesh/device/aten.h"
 #include "runtime/training/model/initialize.h"
 #include "runtime/training/optimizer/box_optimizer.h"
-#include "runtime/training/trainer/schedule.h"
 #include "runtime/training/trainer/trainer.h"
 #include "runtime/training/transformer/batch.h"
 #include "runtime/training/transformer/data_parallel.h"
@@ -186,14 +185,6 @@ TEST(Parts, NeedNotBeATransformer) {
       });
     }
   }
-}
-
-TEST(Schedule, RunsEachMicroBatchForwardAndBack) {
-  const auto forward = Action::Kind::Forward, backward = Action::Kind::Backward;
-  const std::vector<Action> one = {{forward, 0, 0}, {backward, 0, 0}, {forward, 0, 1}, {backward, 0, 1, true}};
-  EXPECT_EQ(one_after_another(1, 2), one);
-  const std::vector<Action> two = {{forward, 0, 0}, {forward, 1, 0}, {backward, 1, 0, true}, {backward, 0, 0, true}};
-  EXPECT_EQ(one_after_another(2, 1), two);
 }
 
 }  // namespace

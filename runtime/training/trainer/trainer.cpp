@@ -13,7 +13,7 @@
 #include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
 #include "mesh/flight_recorder.h"
-#include "runtime/training/trainer/schedule.h"
+#include "runtime/training/trainer/run_schedule.h"
 
 namespace meshtrain {
 namespace {
@@ -165,14 +165,23 @@ StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
   return make_step_inputs(num_counted, loss_scale().value(), request, device_);
 }
 
+const PipelineSchedule& Trainer::schedule_of(size_t num_micro_batches) {
+  const auto wanted = static_cast<int>(num_micro_batches);
+  if (!schedule_ || schedule_->micro_batches != wanted) {
+    const auto num_parts = static_cast<int>(parts_.size());
+    schedule_ = make_schedule(ScheduleKind::OneForwardOneBackward, /*ranks=*/1, num_parts, wanted);
+  }
+  return *schedule_;
+}
+
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
   const at::AutoGradMode records(true);  // also where the caller has a NoGradGuard
   for (const ParameterGroup& group : groups_) group.fsdp->begin_step();
   if (leaving_ && scales_loss_) unscale_ = inputs.loss_scale.reciprocal();
   // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step). So
   // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
-  const at::Tensor loss_sum = run_schedule(one_after_another(parts_.size(), batch.micro_batches.size()), parts_, batch,
-                                           inputs.loss_scale / inputs.num_counted);
+  const at::Tensor loss_sum =
+      run_schedule(schedule_of(batch.micro_batches.size()), parts_, batch, inputs.loss_scale / inputs.num_counted);
   if (scales_loss_ && !leaving_) multiply_gradients(inputs.loss_scale.reciprocal());
   const at::Tensor votes = vote(loss_sum, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;

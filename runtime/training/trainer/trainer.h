@@ -2,10 +2,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "mesh/device_mesh.h"
+#include "pipeline_parallel/schedule.h"
 #include "runtime/training/checkpoint/training_state.h"
 #include "runtime/training/optimizer/optimizer.h"
 #include "runtime/training/trainer/find_non_finite.h"
@@ -124,6 +126,8 @@ class Trainer {
   /// Computes gradients and the values of StepOutcome with tensors alone, so that a graph can record it; update() below
   /// changes the parameters likewise.
   at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
+  /// Returns the schedule of a step with so many micro-batches.
+  const PipelineSchedule& schedule_of(size_t num_micro_batches);
   void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
   at::Tensor vote(const at::Tensor& loss_sum, const StepInputs& inputs) const;
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
@@ -140,6 +144,7 @@ class Trainer {
   const LossScale& loss_scale();
 
   ModelParts parts_;
+  std::optional<PipelineSchedule> schedule_;  // of the last step
   std::vector<ParameterGroup> groups_;
   ParameterIndex index_;
   const DeviceMesh& mesh_;

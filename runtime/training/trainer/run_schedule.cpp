@@ -1,4 +1,4 @@
-#include "runtime/training/trainer/schedule.h"
+#include "runtime/training/trainer/run_schedule.h"
 
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -29,25 +29,14 @@ void run_backward(const ModelPart& part, const Pass& pass, bool reduces) {
 
 }  // namespace
 
-std::vector<Action> one_after_another(size_t num_parts, size_t num_micro_batches) {
-  std::vector<Action> schedule;
-  for (size_t i = 0; i < num_micro_batches; ++i) {
-    for (size_t part = 0; part < num_parts; ++part) schedule.push_back({Action::Kind::Forward, part, i});
-    for (size_t part = num_parts; part-- > 0;) {
-      schedule.push_back({Action::Kind::Backward, part, i, /*reduces=*/i + 1 == num_micro_batches});
-    }
-  }
-  return schedule;
-}
-
-at::Tensor run_schedule(const std::vector<Action>& schedule, const ModelParts& parts, const StepBatch& batch,
+at::Tensor run_schedule(const PipelineSchedule& schedule, const ModelParts& parts, const StepBatch& batch,
                         const at::Tensor& start) {
   std::map<std::pair<size_t, size_t>, Pass> passes;  // by part and micro-batch
   at::Tensor loss_sum = at::zeros({}, start.options().dtype(at::kDouble));
-  for (const Action& action : schedule) {
-    const auto [kind, index, i, reduces] = action;
+  for (const PipelineAction& action : schedule.rows.at(0)) {
+    const size_t index = static_cast<size_t>(action.stage), i = static_cast<size_t>(action.micro_batch);
     ModelPart& part = *parts[index];
-    if (kind == Action::Kind::Forward) {
+    if (action.kind == PipelineAction::Kind::Forward) {
       at::Tensor input;
       if (index > 0) {
         const at::Tensor& before = passes.at({index - 1, i}).output;
@@ -59,7 +48,7 @@ at::Tensor run_schedule(const std::vector<Action>& schedule, const ModelParts& p
     Pass pass = std::move(passes.extract({index, i}).mapped());
     const bool is_loss = index + 1 == parts.size();
     if (is_loss) pass.gradient = start.to(pass.output.scalar_type());
-    run_backward(part, pass, reduces);
+    run_backward(part, pass, /*reduces=*/action.micro_batch + 1 == schedule.micro_batches);
     if (is_loss) loss_sum.add_(pass.output.detach());
     if (index > 0) passes.at({index - 1, i}).gradient = pass.input.grad();
   }
