@@ -26,7 +26,7 @@ Held held(const MeshLayout& layout, const std::optional<fs::path>& offload, cons
   EvaluationRequest request;
   request.options = {{"", "evaluate.tokens", tokens.string()}, {"", "train.sequence_length", "8"}};
   request.other_tokens = true;
-  request.offload = offload;
+  if (offload) request.offload = {"disk", *offload};
   const DeviceMesh mesh(layout, world_on(Hosts::Refused));  // without windows
   ModelWeights weights(source);
   const Decisions decisions = resolve(recipe_to_evaluate(source, request), layout);

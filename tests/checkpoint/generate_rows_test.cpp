@@ -105,7 +105,7 @@ TEST(GenerateRows, TextsAreThoseOfOneRank) {
         if (world().size() == 8 && hosts == Hosts::Two && !is_full_run()) continue;  // as with four ranks
         const DeviceMesh mesh = mesh_of(tp, world_on(hosts));
         LanguageModel::Options options{.dtype = at::kDouble};
-        if (on_disk) options.offload = folder.path();
+        if (on_disk) options.offload = Offload::Disk, options.offload_folder = folder.path();
         LanguageModel on_rows(shape, mesh, options, draw_weights);
         expect_texts_of_one_rank(on_rows, alone,
                                  std::string(family) + " " + mesh.layout().describe() + " " + name_of(hosts));
@@ -180,7 +180,7 @@ TEST(GenerateRows, ARankHoldsItsShardAndTwoUnits) {
   for (const bool on_disk : {false, true}) {
     const DeviceMesh mesh = mesh_of(1, world_on(Hosts::Refused));  // without windows
     LanguageModel::Options options;
-    if (on_disk) options.offload = folder.path();
+    if (on_disk) options.offload = Offload::Disk, options.offload_folder = folder.path();
     const int64_t before = memory.live();
     LanguageModel model(shape, mesh, options, draw_weights);
     const UnitBytes bytes(model);

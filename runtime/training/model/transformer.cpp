@@ -34,7 +34,8 @@ std::vector<Sublayer> sublayers_of(Block& block, const std::string& name) {
 
 Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
                          const Recomputation& recomputation, std::optional<at::ScalarType> residual_dtype)
-    : residual_dtype_(residual_dtype.value_or(options.dtype().toScalarType())),
+    : hidden_size_(shape.hidden_size),
+      residual_dtype_(residual_dtype.value_or(options.dtype().toScalarType())),
       tensor_parallel_(parallelism.tensor),
       embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
                  {Initializer::Kind::Normal, shape.initializer_range}, options,
@@ -59,6 +60,11 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
     head_adapter_.back().b.of_tokens = true;
   }
   (head_ ? *head_ : embedding_.weight()).written_by_layer = true;  // by linear_cross_entropy
+}
+
+at::Tensor Transformer::empty_residual(int64_t num_tokens, at::Device device) const {
+  const int64_t ranks = tensor_parallel_.splits_rows() ? tensor_parallel_.group.size() : 1;
+  return at::empty({num_tokens / ranks, hidden_size_}, at::TensorOptions(device).dtype(residual_dtype_));
 }
 
 at::Tensor Transformer::embed(const at::Tensor& ids) const {

@@ -59,6 +59,9 @@ class Transformer {
   /// Lets lookups of token `id` give the embedding no gradient; that of a tied head stays.
   void freeze_embedding_row(int64_t id) { embedding_.freeze_row(id); }
 
+  /// Returns an empty tensor for the residual stream of `num_tokens` tokens, as layers return it.
+  at::Tensor empty_residual(int64_t num_tokens, at::Device device) const;
+
   /// Returns the embedding, the blocks, and the head with the norm before it, in the order of the forward.
   std::vector<Layer> layers();
   /// Returns the parameters of all layers, in their order; a head with a borrowed weight comes second, as in exported
@@ -72,6 +75,7 @@ class Transformer {
   /// Returns the weight of the head: the embedding's when they are tied.
   const Parameter& head_weight() const { return head_ ? *head_ : embedding_.weight(); }
 
+  int64_t hidden_size_;
   at::ScalarType residual_dtype_;
   TensorParallel tensor_parallel_;
   VocabParallelEmbedding embedding_;

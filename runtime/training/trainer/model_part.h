@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "fsdp/parameter_group.h"
@@ -23,10 +24,18 @@ class ModelPart {
   /// part must call it.
   virtual at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) = 0;
 
+  /// Returns an empty tensor for the output of the part before, which a rank of another stage sends: of its shape,
+  /// dtype and device. Throws std::logic_error where the part cannot be a stage behind another rank's: the default.
+  virtual at::Tensor make_input(const MicroBatch& micro_batch) const;
+
   /// Returns the groups of the part's parameters, at least one; they live as long as the part. Losses are summed over
   /// the tokens() of the first group.
   virtual const std::vector<ParameterGroup>& groups() const = 0;
 };
+
+inline at::Tensor ModelPart::make_input(const MicroBatch& /*micro_batch*/) const {
+  throw std::logic_error("this part does not say which input a stage before it sends: it has no make_input()");
+}
 
 using ModelParts = std::vector<std::shared_ptr<ModelPart>>;
 

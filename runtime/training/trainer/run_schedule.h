@@ -4,14 +4,18 @@
 
 #include "pipeline_parallel/schedule.h"
 #include "runtime/training/trainer/model_part.h"
+#include "runtime/training/trainer/pipeline_links.h"
 
 namespace meshtrain {
 
-/// Runs the schedule of a rank that has all stages: stage s is part s. A part takes the output of the part before,
-/// detached, and passes the gradient of this input back to that part. Its gradients are reduced after the backward of
-/// its last micro-batch. `start`: the gradient of the loss sums, a scalar. Returns the sum of the loss sums, an fp64
-/// scalar on the device of `start`. Call it between Fsdp::begin_step() and the use of gradients.
+/// Runs this rank's row of a schedule. A stage takes the output of the stage before, detached, and passes the gradient
+/// of this input back to that stage, over `links` where that is on another rank. A stage's gradients are reduced after
+/// the backward of its last micro-batch. `parts`: the rank's stages in their order. `batch`: the same on all ranks of
+/// the pipeline. `start`: the gradient of the loss sums, a scalar. `links`: null where one rank has all stages. Returns
+/// the sum of the loss sums, an fp64 scalar on the device of `start`; 0 on ranks without the last stage. Every rank of
+/// the schedule must call it, between Fsdp::begin_step() and the use of gradients. Throws std::logic_error for
+/// schedules with weight gradients of their own, which cannot run yet.
 at::Tensor run_schedule(const PipelineSchedule& schedule, const ModelParts& parts, const StepBatch& batch,
-                        const at::Tensor& start);
+                        const at::Tensor& start, const PipelineLinks* links = nullptr);
 
 }  // namespace meshtrain

@@ -19,6 +19,10 @@ at::Tensor TransformerPart::forward(const at::Tensor& input, const MicroBatch& m
                          {sequence, to_device(micro_batch.labels, device)});
 }
 
+at::Tensor TransformerPart::make_input(const MicroBatch& micro_batch) const {
+  return model_->model().empty_residual(micro_batch.inputs.numel(), device_of(groups_));
+}
+
 std::vector<std::shared_ptr<TransformerPart>> make_transformer(const TransformerOptions& options,
                                                                const DeviceMesh& mesh, at::Device device,
                                                                const ReplicaMap& replicas, const WriteParameter& write,

@@ -16,6 +16,7 @@ class TransformerPart final : public ModelPart {
   TransformerPart(std::unique_ptr<ShardedModel> model, ReplicaMap replicas, std::shared_ptr<const Sequences> sequences);
 
   at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override;
+  at::Tensor make_input(const MicroBatch& micro_batch) const override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
 
   ShardedModel& sharded_model() { return *model_; }
