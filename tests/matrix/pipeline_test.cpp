@@ -55,7 +55,7 @@ TEST(Pipeline, StagesGiveTheBitsOfOneRank) {
   const int ranks = world().size();
   if (ranks > 4) GTEST_SKIP() << "4 ranks have shown it";
   const PipelineLinks links(world());
-  struct Case {
+  struct Staged {
     ScheduleKind kind;
     std::vector<int64_t> cuts;  // layers with which stages begin: the embedding is layer 0, the head layer 9
     int micro_batches;
@@ -67,9 +67,9 @@ TEST(Pipeline, StagesGiveTheBitsOfOneRank) {
                                      : ranks == 2 ? std::vector<int64_t>{2, 4, 7}
                                                   : std::vector<int64_t>{1, 2, 3, 5, 6, 8, 9};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const Case& of : {Case{ScheduleKind::OneForwardOneBackward, uneven, 1},
-                           {ScheduleKind::OneForwardOneBackward, uneven, 6},
-                           {ScheduleKind::Interleaved, twice, 2 * ranks}}) {
+    for (const Staged& of : {Staged{ScheduleKind::OneForwardOneBackward, uneven, 1},
+                             {ScheduleKind::OneForwardOneBackward, uneven, 6},
+                             {ScheduleKind::Interleaved, twice, 2 * ranks}}) {
       const TrainingOptions options = eight_blocks(dtype);
       const int stages = static_cast<int>(of.cuts.size()) + 1;
       const PipelineSchedule schedule = make_schedule(of.kind, ranks, stages / ranks, of.micro_batches);
