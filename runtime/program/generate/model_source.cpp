@@ -147,7 +147,11 @@ std::string describe_missing(const ModelSource& source) {
 
 std::vector<std::string> weight_warnings(const ModelSource& source) {
   if (source.is_checkpoint) return {};
-  return weight_warnings(open_weights(source.folder, source.shape), source.shape);
+  std::vector<std::string> warnings = weight_warnings(open_weights(source.folder, source.shape), source.shape);
+  if (source.shape.adapter.from.empty()) return warnings;
+  const std::string other = describe_other_base_name(source.shape.adapter.from, source.folder);
+  if (!other.empty()) warnings.push_back(other);
+  return warnings;
 }
 
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer) {

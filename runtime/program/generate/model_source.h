@@ -57,7 +57,8 @@ std::string tokenizer_of(const ModelSource& source);
 /// Returns a line when the tokenizer `name` is not the one that the run had when it wrote the checkpoint; else nothing.
 std::string describe_other_tokenizer(const ModelSource& source, const std::string& name);
 
-/// Returns the weight_warnings() of a Hugging Face folder; none for a checkpoint.
+/// Returns the weight_warnings() of a Hugging Face folder, and describe_other_base_name() of an adapter beside it; none
+/// for a checkpoint.
 std::vector<std::string> weight_warnings(const ModelSource& source);
 
 /// Returns the ids that end a text: eos_token_id of generation_config.json, else of config.json, else the one that

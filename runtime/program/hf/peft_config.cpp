@@ -193,6 +193,18 @@ AdapterShape read_peft_folder(const std::filesystem::path& folder, const ModelSh
   return adapter;
 }
 
+std::string describe_other_base_name(const std::filesystem::path& adapter, const std::filesystem::path& base) {
+  ConfigReader config(adapter / kPeftConfig);
+  if (!config.has("base_model_name_or_path") || !config.value("base_model_name_or_path").is_string()) return "";
+  const std::string named = config.value("base_model_name_or_path");
+  const auto last = [](const std::filesystem::path& path) {
+    return (path.has_filename() ? path : path.parent_path()).filename();
+  };
+  if (named.empty() || last(named) == last(std::filesystem::absolute(base))) return "";
+  return (adapter / kPeftConfig).string() + " says that the adapters are of " + named + ", but here they are on " +
+         base.string() + ": on other weights they compute something else, which nothing can notice";
+}
+
 std::string write_peft_config(const ModelShape& shape, const std::vector<std::string>& trained,
                               const std::string& base) {
   const AdapterShape& adapter = shape.adapter;

@@ -27,9 +27,9 @@ constexpr std::string_view kMixture = "data.mixture";
 constexpr std::array<std::string_view, 3> kOfOneFile = {"data.tokens", "data.source", "data.loss_mask"};
 constexpr std::string_view kMesh = "parallel.mesh.";
 /// The exceptions: paths of files, keys that matter only at the start, and how the padding token is trained.
-constexpr std::array<std::string_view, 8> kFree = {
-    "model.hf",    "model.init",  "model.pad_token_id", "model.freeze_padding_row",
-    "data.tokens", "data.source", "data.loss_mask",     "data.tokenizer"};
+constexpr std::array<std::string_view, 9> kFree = {
+    "adapter.from", "model.hf",    "model.init",     "model.pad_token_id", "model.freeze_padding_row",
+    "data.tokens",  "data.source", "data.loss_mask", "data.tokenizer"};
 
 YamlValue parse(const std::string& yaml, const std::string& name) {
   auto source = std::make_shared<YamlSource>();

@@ -139,7 +139,8 @@ const std::map<std::string, Words> kWords = {
     {"optimizer.groups", {"param_groups", "parameter_groups"}},
     {"train.freeze", {"frozen", "frozen_parameters", "freeze_layers"}},
     {"adapter", {"lora", "peft", "peft_config", "use_lora", "use_peft", "lora_config"}},
-    {"adapter.rank", {"lora_r", "lora_rank", "adapter.r", "lora_dim"}},
+    {"adapter.rank", {"r", "lora_r", "lora_rank", "adapter.r", "lora_dim"}},
+    {"adapter.use_rslora", {"rslora", "adapter.rslora"}},
     {"adapter.alpha", {"lora_alpha", "adapter.lora_alpha"}},
     {"adapter.dropout", {"lora_dropout", "adapter.lora_dropout"}},
     {"adapter.targets", {"lora_target_modules", "target_modules", "adapter.target_modules", "lora_target_linear"}},
@@ -234,6 +235,9 @@ const std::map<std::string, Words> kOptions = {
 
 /// Sentences about what has no key of that meaning, and the words that each answers.
 const std::vector<std::pair<std::string, Words>> kSentences = {
+    {"adapters are LoRA, with adapter.use_rslora rsLoRA; DoRA, QLoRA and a rank for each layer are not supported",
+     {"use_dora", "dora", "qlora", "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "rank_pattern",
+      "alpha_pattern"}},
     {"they are train.global_batch / (dp x train.micro_batch)", {"gradient_accumulation_steps"}},
     {"it is train.global_batch / (dp x train.micro_batch)",
      {"gradient_accumulation", "grad_accum", "accumulate_grad_batches", "grad_acc_steps"}},

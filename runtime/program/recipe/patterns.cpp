@@ -91,6 +91,7 @@ std::vector<std::string> adaptable_layers(const std::vector<std::string>& names)
 void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t num_layers,
                    const std::vector<std::string>& names) {
   const std::vector<std::string> layers = adaptable_layers(names);
+  if (adapter.targets.empty()) reader.fail("adapter.targets", "is empty: name layers, as in [all-linear]");
   for (size_t i = 0; i < adapter.targets.size(); ++i) {
     AdapterShape alone{.rank = 1, .targets = {adapter.targets[i]}};
     const auto is_target = [&](const std::string& layer) { return adapter_of(alone, layer, layer, 1).has_value(); };

@@ -9,6 +9,7 @@
 #include "mesh/device/cuda/plugin.h"
 #include "mesh/device/error_message.h"
 #include "mesh/host_map.h"
+#include "runtime/program/hf/peft_config.h"
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/program/run/run_directory.h"
@@ -104,6 +105,9 @@ void Preparation::look_at_weights() {
   check_weights(weights, recipe.model.shape);
   check_tied_head(weights, recipe.model.shape);
   for (std::string& line : weight_warnings(weights, recipe.model.shape)) notices.push_back({std::move(line), true});
+  const std::filesystem::path& adapter = recipe.model.shape.adapter.from;
+  std::string other = adapter.empty() ? "" : describe_other_base_name(adapter, recipe.model.hf);
+  if (!other.empty()) notices.push_back({std::move(other), true});
 }
 
 void Preparation::forecast_step(const RunOptions& options) try {

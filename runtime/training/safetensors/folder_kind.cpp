@@ -52,9 +52,9 @@ std::string describe_kind(const fs::path& folder) {
            ".save_pretrained('" + made + "')\"";
   };
   if (names.has("adapter_config.json") || names.has("adapter_model.*")) {
-    return "it is an adapter of PEFT: " +
-           python("peft", "AutoPeftModelForCausalLM", ").merge_and_unload()", path + "-merged") +
-           " merges it into its model: name that folder";
+    return "it is an adapter of PEFT: name the folder of its model, and this one beside it, in a recipe as "
+           "adapter.from: " +
+           path + ", for generate and evaluate as --adapter " + path;
   }
   if (names.has("manifest.json") || Names(folder / "checkpoints").has("step-*")) {
     return "it belongs to a run of meshtrain: meshtrain checkpoint export " + path + " FOLDER makes one";

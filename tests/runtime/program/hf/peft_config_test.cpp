@@ -177,6 +177,21 @@ TEST(PeftConfig, NamesTheHeadWithAllLayersOfBlocksOrEachOne) {
   EXPECT_TRUE(written().at("layers_to_transform").is_null());
 }
 
+TEST(PeftConfig, AnotherBaseThanTheFolderNamesIsAWarning) {
+  const ScratchFolder scratch;
+  const auto warning = [&](const std::string& named, const fs::path& base) {
+    std::ofstream(scratch.path() / "adapter_config.json") << nlohmann::json{{"base_model_name_or_path", named}};
+    return describe_other_base_name(scratch.path(), base);
+  };
+  EXPECT_EQ(warning("org/Llama-1B", "/models/Llama-1B"), "") << "the hub's name and a folder";
+  EXPECT_EQ(warning("/old/Llama-1B/", "Llama-1B"), "");
+  EXPECT_EQ(warning("", "/models/Llama-1B"), "");
+  EXPECT_EQ(warning("org/Llama-1B", "/models/Llama-3B"),
+            (scratch.path() / "adapter_config.json").string() +
+                " says that the adapters are of org/Llama-1B, but here they are on /models/Llama-3B: on other weights "
+                "they compute something else, which nothing can notice");
+}
+
 // PEFT saves the base's weight with an adapter of the embedding or the head.
 TEST(PeftWeights, RefusesACopyOfAnotherBase) {
   ModelShape shape = read_config_json(fixtures() / "llama/config.json");

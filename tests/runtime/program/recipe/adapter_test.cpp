@@ -153,6 +153,7 @@ TEST(AdapterRecipe, IsRefusedWithItsLocation) {
     return message.substr(message.find("adapter"));
   };
   EXPECT_EQ(refusal("rank: 4"), "adapter.targets: must be given");
+  EXPECT_EQ(refusal("rank: 4, targets: []"), "adapter.targets: is empty: name layers, as in [all-linear]");
   EXPECT_EQ(refusal("targets: [q_proj]"), "adapter.rank: must be given");
   EXPECT_EQ(refusal("kind: dora, rank: 4, targets: [q_proj]").substr(0, 20), "adapter.kind: \"dora\"");
   EXPECT_EQ(refusal("rank: 4, targets: [q_proj, k_prj]"),

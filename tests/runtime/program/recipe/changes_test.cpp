@@ -66,6 +66,17 @@ TEST(RecipeChanges, BeforeTheFirstStepOnlyAnotherModelIsAContradiction) {
             (Lines{"data.shuffle: true, was false", "train.seed: 7, was 42", "optimizer.name: sgd, was adamw"}));
 }
 
+TEST(RecipeChanges, AdaptersStayButNotTheFolderThatTheyBeganFrom) {
+  Recipe before = recipe();
+  before.model.shape.adapter = {.rank = 4, .targets = {"q_proj"}, .from = "/adapters/mine"};
+  Recipe changed = before;
+  changed.model.shape.adapter.from.clear();
+  changed.model.shape.adapter.rank = 8;
+  const RecipeChanges changes = compare_recipes(to_yaml(before), to_yaml(changed));
+  EXPECT_EQ(changes.contradictions, Lines{"adapter.rank: 8, was 4"});
+  EXPECT_EQ(changes.allowed, Lines{"adapter.from: none, was /adapters/mine"});
+}
+
 TEST(RecipeChanges, HowItIsTrainedMayChange) {
   const RecipeChanges changes = after([](Recipe& changed) {
     changed.model.hf = "/models/other place";

@@ -45,9 +45,9 @@ TEST_F(FolderKind, IsNamedWithTheWayOn) {
   EXPECT_TRUE(has(kind({"pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"}, true), "pickles"));
   for (const bool has_config : {false, true}) {
     EXPECT_TRUE(has(kind({"adapter_config.json", "adapter_model.safetensors"}, has_config),
-                    ": it is an adapter of PEFT: python3 -c \"from peft import AutoPeftModelForCausalLM as M; "
-                    "M.from_pretrained('" +
-                        path + "').merge_and_unload().save_pretrained('" + path + "-merged')\""));
+                    ": it is an adapter of PEFT: name the folder of its model, and this one beside it, in a recipe as "
+                    "adapter.from: " +
+                        path + ", for generate and evaluate as --adapter " + path));
   }
   EXPECT_TRUE(has(kind({"__0_0.distcp", ".metadata"}), ": it is a distributed checkpoint of PyTorch (DCP): "));
   EXPECT_TRUE(has(kind({"latest_checkpointed_iteration.txt"}), ": it is a checkpoint of Megatron-LM: "));
