@@ -29,10 +29,20 @@ void Reduction::begin_backward(bool last) {
   last_ = last;
   reducing_ = last || !full_;
   next_ = static_cast<int64_t>(units_.size()) - 1;
-  // Clears the rest of a previous backward that has thrown; one that has not leaves nothing.
-  for (std::deque<UnitScatter>* sums : {&scattering_, &summing_, &remaining_sums_}) sums->clear();
-  if (stage_) stage_->forget();
+  forget_failed();
   for (Unit& unit : units_) unit.begin_backward();
+}
+
+// One that has not thrown leaves nothing. Sums under way still read and write memory that is lent again.
+void Reduction::forget_failed() {
+  for (std::deque<UnitScatter>* sums : {&scattering_, &summing_, &remaining_sums_}) {
+    for (const UnitScatter& sum : *sums) {
+      for (const Work& work : sum.works) work.wait();
+    }
+    sums->clear();
+  }
+  if (stage_) stage_->forget();
+  for (size_t unit = 0; unit < units_.size(); ++unit) let_go(unit);
 }
 
 void Reduction::lend(size_t unit) {

@@ -45,6 +45,8 @@ class Reduction {
     std::vector<Work> works;
   };
 
+  /// Takes back the memory of a previous backward that has thrown.
+  void forget_failed();
   void lend(size_t unit);
   void let_go(size_t unit);
   /// Lends the unit memory for gradients that count as zero.

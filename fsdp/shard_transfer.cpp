@@ -38,6 +38,12 @@ void ShardTransfer::release(Buffer& buffer) {
   set_aside(shard);
 }
 
+void ShardTransfer::write_to(const at::Tensor& shard) {
+  for (Buffer& buffer : buffers_) {
+    if (buffer.shard.defined() && buffer.shard.is_alias_of(shard)) release(buffer);
+  }
+}
+
 ShardTransfer::Buffer& ShardTransfer::next_buffer() {
   Buffer& buffer = buffers_[next_];
   next_ = (next_ + 1) % buffers_.size();
@@ -47,9 +53,7 @@ ShardTransfer::Buffer& ShardTransfer::next_buffer() {
 
 void ShardTransfer::copy_in(const at::Tensor& device, const at::Tensor& shard) {
   if (!buffered_) return stream_.copy(device, shard, CopyDirection::ToDevice);
-  for (Buffer& buffer : buffers_) {
-    if (buffer.shard.defined() && buffer.shard.is_alias_of(shard)) release(buffer);
-  }
+  write_to(shard);
   Buffer& buffer = next_buffer();
   const at::Tensor pinned = view_as(buffer.memory, shard);
   pinned.copy_(shard);
@@ -60,6 +64,7 @@ void ShardTransfer::copy_in(const at::Tensor& device, const at::Tensor& shard) {
 
 void ShardTransfer::copy_out(const at::Tensor& shard, const at::Tensor& device) {
   if (!buffered_) return stream_.copy(shard, device, CopyDirection::ToHost);
+  write_to(shard);
   Buffer& buffer = next_buffer();
   stream_.copy(view_as(buffer.memory, shard), device, CopyDirection::ToHost);
   buffer.shard = shard;

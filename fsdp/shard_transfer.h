@@ -40,6 +40,8 @@ class ShardTransfer {
 
   /// Waits for the buffer's last copy, and writes its values to the shard when they are for one.
   static void release(Buffer& buffer);
+  /// Writes earlier values for the shard, so that they neither come after later ones nor are missed by a read.
+  void write_to(const at::Tensor& shard);
   Buffer& next_buffer();
 
   CopyStream stream_;

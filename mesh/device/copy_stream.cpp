@@ -2,6 +2,8 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <exception>
+
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
@@ -36,6 +38,13 @@ void CopyWatch::set_current(CopyWatch* watch) {
 
 CopyStream::CopyStream(c10::Device device, bool disk) : disk_(disk) {
   if (device.is_cuda()) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
+CopyStream::~CopyStream() {
+  try {
+    if (stream_) mark().wait();
+  } catch (const std::exception&) {  // the device itself has failed
+  }
 }
 
 void CopyStream::wait_for_current() const {

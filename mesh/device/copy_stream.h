@@ -53,6 +53,11 @@ class CopyStream {
  public:
   /// `disk`: the host's memory is a file, which only forecasts use.
   explicit CopyStream(c10::Device device, bool disk = false);
+  /// Makes the current stream of this thread wait for the copies, which may use memory that is freed next. Owners of
+  /// pinned memory must wait themselves.
+  ~CopyStream();
+  CopyStream(const CopyStream&) = delete;
+  CopyStream& operator=(const CopyStream&) = delete;
 
   /// Makes later copies wait for all work issued so far to the current stream of this thread.
   void wait_for_current() const;

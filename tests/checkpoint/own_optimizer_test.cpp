@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
 #include "runtime/program/forecast/simulation.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/program/run/preflight.h"
+#include "runtime/program/run/preparation.h"
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/optimizer/box_optimizer.h"
 #include "tests/checkpoint/training.h"
@@ -160,6 +163,30 @@ TEST(OwnOptimizer, PagesOffloadedStateOnlyAsABoxOptimizer) {
     EXPECT_EQ(std::string(error.what()),
               "optimizer.name: plain_momentum cannot update parameters on the GPU with state that is offloaded: leave "
               "out parallel.fsdp.offload.parameters");
+  }
+}
+
+TEST(OwnOptimizer, IsRefusedWithTheLocationOfItsName) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "tokens.bin") << std::string(17 * 8, '\1');
+  const std::filesystem::path file = folder.path() / "own.yaml";
+  std::ofstream(file) << R"(model: {family: llama, hidden_size: 32, intermediate_size: 48, num_hidden_layers: 1,
+  num_attention_heads: 4, num_key_value_heads: 4, vocab_size: 64}
+data: {tokens: tokens.bin, dtype: uint8}
+train: {sequence_length: 16, global_batch: 4, steps: 1}
+optimizer:
+  name: plain_momentum
+  learning_rate: 0.01
+parallel: {fsdp: {offload: {to: host, parameters: false}}}
+device: cuda
+)";
+  const Recipe recipe = load_recipe(file, {}, "");
+  try {
+    const Preparation preparation(recipe, {.run_dir = folder.path() / "run"}, 1);
+    ADD_FAILURE() << "state in host memory would be updated on the GPU";
+  } catch (const InputError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with(file.string() + ":6:9: optimizer.name: plain_momentum cannot "))
+        << error.what();
   }
 }
 

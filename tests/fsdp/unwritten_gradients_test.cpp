@@ -186,26 +186,31 @@ TEST_P(UnwrittenGradients, AreSetToZeroWhereNobodyWrites) {
   }
 }
 
-// Ranks abandon a step, each in the same backward, and make the next one.
+// Ranks abandon a step, each in the same backward, and make the next one. They either complete the sums of that
+// backward or leave it, as run_schedule() does.
 TEST_P(UnwrittenGradients, AreForgottenAfterABackwardThatFailed) {
   const auto& [way, hosts, num_micro_batches] = GetParam();
-  const Model model;
-  Fsdp fsdp(model.units(), way.options(world_on(hosts)));
-  fsdp.begin_step();
-  const at::Tensor loss = model.loss(
-      0, 0, [](const at::Tensor& a, const at::Tensor& b) { return Layer::apply(a, b); },
-      [&](size_t unit, const auto& forward) {
-        const at::Tensor y = fsdp.run(unit, forward);
-        if (unit == 2) y.register_hook([](const at::Tensor&) { throw std::runtime_error("no more"); });
-        return y;
-      });
-  fsdp.begin_backward(num_micro_batches == 1);
-  EXPECT_THROW(loss.backward(), std::runtime_error);
-  fsdp.end_backward();
-  poison(fsdp);
-  world().barrier();
-  backward_of_step(model, fsdp, num_micro_batches);
-  expect_gradients(fsdp, num_micro_batches);
+  for (const size_t failing : {2, 0}) {
+    for (const bool completes : {true, false}) {
+      const Model model;
+      Fsdp fsdp(model.units(), way.options(world_on(hosts)));
+      fsdp.begin_step();
+      const at::Tensor loss = model.loss(
+          0, 0, [](const at::Tensor& a, const at::Tensor& b) { return Layer::apply(a, b); },
+          [&](size_t unit, const auto& forward) {
+            const at::Tensor y = fsdp.run(unit, forward);
+            if (unit == failing) y.register_hook([](const at::Tensor&) { throw std::runtime_error("no more"); });
+            return y;
+          });
+      fsdp.begin_backward(num_micro_batches == 1);
+      EXPECT_THROW(loss.backward(), std::runtime_error);
+      completes ? fsdp.end_backward() : fsdp.leave_backward();
+      if (completes) poison(fsdp);
+      world().barrier();
+      backward_of_step(model, fsdp, num_micro_batches);
+      expect_gradients(fsdp, num_micro_batches);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, UnwrittenGradients,

@@ -115,9 +115,13 @@ Decisions resolve(const Recipe& recipe, const MeshLayout& layout) try {
   return decisions;
 } catch (const InputError& error) {
   if (recipe.locations.empty()) throw;
+  if (!error.key().empty() && recipe.locations.contains(error.key())) throw located(error, recipe);
+  throw InputError(recipe.locations.at("") + ": " + error.what());
+}
+
+InputError located(const InputError& error, const Recipe& recipe) {
   const auto found = recipe.locations.find(error.key());
-  if (found == recipe.locations.end()) throw InputError(recipe.locations.at("") + ": " + error.what());
-  throw InputError(found->second, error.problem());
+  return error.key().empty() || found == recipe.locations.end() ? error : InputError(found->second, error.problem());
 }
 
 Recipe on_mesh(Recipe recipe, const MeshLayout& layout) {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "mesh/base/error.h"
 #include "mesh/layout.h"
 #include "runtime/program/launch/connect_devices.h"
 #include "runtime/program/recipe/recipe.h"
@@ -20,6 +21,9 @@ struct Decisions : TrainingOptions {
 /// axes dp, tp and cp. No communication; every rank gets the same result. Throws InputError with the keys, their
 /// locations when the recipe knows them, and the numbers.
 Decisions resolve(const Recipe& recipe, const MeshLayout& layout);
+
+/// Returns `error` with its key replaced by the key's location, when `recipe` knows that.
+InputError located(const InputError& error, const Recipe& recipe);
 
 /// Returns `recipe` with the sizes and the order of `layout` as its mesh.
 Recipe on_mesh(Recipe recipe, const MeshLayout& layout);

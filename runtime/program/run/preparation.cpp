@@ -119,8 +119,8 @@ void Preparation::forecast_step(const RunOptions& options) try {
     check_offload_memory(forecast->step.offload.host, request.hosts.ranks_per_host, available_host_memory());
   }
   memory = memory_notice(recipe, decisions, request, forecast->step.memory().total(), /*measured=*/mesh != nullptr);
-} catch (const InputError&) {
-  throw;
+} catch (const InputError& error) {
+  throw located(error, recipe);
 } catch (const std::exception& error) {
   memory = {"there is no plan for this run: " + message_of(error), true};
 }

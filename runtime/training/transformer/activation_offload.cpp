@@ -67,8 +67,10 @@ struct ActivationOffload::Kept {
         options(saved.options()) {}
   ~Kept() {
     if (!on_host.defined()) return;
-    // The copy may still read or write the memory that is free from here on.
-    if (on_device.defined() && std::uncaught_exceptions() == 0) copied.wait();
+    try {  // The copy may still read or write the memory that is free from here on, also after a backward that threw.
+      if (on_device.defined()) copied.wait();
+    } catch (const std::exception&) {  // the device itself has failed
+    }
     host->give_back(std::move(on_host));
   }
   Kept(const Kept&) = delete;
