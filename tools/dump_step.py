@@ -47,13 +47,16 @@ class StepDump:
             text = config if isinstance(config, dict) else config.to_dict()
             (self.folder / "before" / "config.json").write_text(json.dumps(text, indent=1, default=str))
 
-    def batch(self, input_ids, labels, shifted=False):
+    def batch(self, input_ids, labels, shifted=False, documents=None):
         """`labels`: as for a model of transformers, which shifts them; `shifted`: labels[i] is the token after
-        input_ids[i]. -100 does not count. The complete sequences, before context parallelism cuts them."""
+        input_ids[i]. -100 does not count. `documents`: for packed sequences, the number of each token's document, in
+        which attention stays and positions begin at 0; as input_ids. All are complete sequences, before context
+        parallelism cuts them."""
         input_ids, labels = input_ids.detach().cpu().long(), labels.detach().cpu().long()
+        documents = torch.zeros_like(input_ids) if documents is None else documents.detach().cpu().long()
         if not shifted:
             labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], dim=1)
-        self.batches.append((self.data_rank, len(self.batches), input_ids, labels))
+        self.batches.append((self.data_rank, len(self.batches), input_ids, labels, documents))
 
     def gradients(self, loss):
         """`loss`: the one that the program reports for the step."""
@@ -68,11 +71,12 @@ class StepDump:
             dist.all_gather_object(gathered, self.batches)
         if self.rank != 0:
             return
-        unique = {(rank, micro): (ids, labels) for of_rank in gathered for rank, micro, ids, labels in of_rank}
+        unique = {(rank, micro): rest for of_rank in gathered for rank, micro, *rest in of_rank}
         keys = sorted(unique)
         rows = [len(unique[key][0]) for key in keys]
         save_file({"input_ids": torch.cat([unique[key][0] for key in keys]).contiguous(),
                    "labels": torch.cat([unique[key][1] for key in keys]).contiguous(),
+                   "documents": torch.cat([unique[key][2] for key in keys]).contiguous(),
                    "rank": torch.tensor([rank for (rank, _), n in zip(keys, rows) for _ in range(n)]),
                    "micro_batch": torch.tensor([micro for (_, micro), n in zip(keys, rows) for _ in range(n)])},
                   self.folder / "batch.safetensors")

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
 #include "runtime/program/against/explain.h"
 #include "runtime/program/against/explain_update.h"
-#include "runtime/training/model/ignored_label.h"
+#include "runtime/program/against/other_reading.h"
 
 namespace meshtrain {
 namespace {
@@ -51,7 +52,7 @@ double norm_rounding(const OwnStep& own) {
 /// Returns the distances of a step in the precision of halves, for a program whose differences fp32 does not explain.
 std::map<std::string, double> distances_of_halves(const StepDump& dump, const OwnStep& own) {
   const bool weights = dump.weight_dtype() == at::kBFloat16;
-  return distances(own, compute_step(dump, dump.labels(), weights ? "bf16" : "bf16_mixed", /*apart=*/false));
+  return distances(own, compute_step(dump, reading_of(dump), weights ? "bf16" : "bf16_mixed", /*apart=*/false));
 }
 
 /// The program's gradients beside those of one rank, and what explains their differences.
@@ -73,27 +74,6 @@ bool is_explained(const std::vector<GradientFacts>& facts) {
   return std::ranges::all_of(facts, [](const GradientFacts& fact) {
     return fact.equal() || fact.missing || fact.is_multiple() || fact.is_of_parts();
   });
-}
-
-/// Explains gradients by other labels than the dump's; empty when they do not.
-std::vector<Finding> explain_by_labels(const StepDump& dump, const OwnStep& own, const std::string& precision,
-                                       const std::map<std::string, double>& rounding) {
-  at::Tensor labels = at::full_like(dump.labels(), kIgnoredLabel);
-  const int64_t length = labels.size(1);
-  if (length < 2) return {};
-  labels.narrow(1, 0, length - 1).copy_(dump.labels().narrow(1, 1, length - 1));
-  if (labels.max().item<int64_t>() < 0) return {};
-  const OwnStep shifted = compute_step(dump, labels, precision, /*apart=*/true);
-  std::vector<GradientFacts> facts = gradient_facts(dump, shifted, rounding);
-  double least = facts.front().factor, most = least;
-  for (const GradientFacts& fact : facts) {
-    if (!fact.is_multiple()) return {};
-    least = std::min(least, fact.factor), most = std::max(most, fact.factor);
-  }
-  if (most - least > 0.05 * most) return {};
-  return {{"labels: shifted twice, so that each token predicts the one after the next",
-           "with such labels every gradient is that of one rank, and the loss is " + std::to_string(shifted.loss()) +
-               " (here " + std::to_string(own.loss()) + ")"}};
 }
 
 std::string table(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts>& facts,
@@ -137,7 +117,7 @@ std::string table(const StepDump& dump, const OwnStep& own, const std::vector<Gr
 bool verify_against(const std::filesystem::path& folder, const AgainstOptions& options,
                     const std::function<void(const std::string&)>& print) {
   const StepDump dump(folder);
-  const OwnStep own = compute_step(dump, dump.labels(), options.precision, /*apart=*/true);
+  const OwnStep own = compute_step(dump, reading_of(dump), options.precision, /*apart=*/true);
   print(describe(dump, own));
   GradientComparison gradients = compare_gradients(dump, own, {});
   if (!is_explained(gradients.facts)) {
@@ -146,16 +126,15 @@ bool verify_against(const std::filesystem::path& folder, const AgainstOptions& o
     if (is_explained(in_halves.facts)) gradients = std::move(in_halves);
   }
   auto& [rounding, facts, findings] = gradients;
-  if (!is_explained(facts)) {
-    auto by_labels = explain_by_labels(dump, own, options.precision, rounding);
-    if (!by_labels.empty()) findings = std::move(by_labels);
-  }
+  std::optional<OtherReading> other;
+  if (!is_explained(facts)) other = find_other_reading(dump, own, options.precision, rounding);
+  if (other) findings = {other->finding};
   const bool halves = !rounding.empty();
   const double bound = halves ? 0.005 : 1e-4;
   const UpdateComparison updates = compare_updates(dump, own, gradient_norm_of(facts));
   for (std::vector<Finding> more :
-       {explain_loss(dump, own, bound), explain_norm(dump, own, facts, bound + norm_rounding(own)),
-        explain_updates(updates, dump)}) {
+       {explain_loss(dump, other ? other->step : own, bound),
+        explain_norm(dump, own, facts, bound + norm_rounding(own)), explain_updates(updates, dump)}) {
     findings.insert(findings.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
   print(table(dump, own, facts, updates, bound, options.every_parameter));

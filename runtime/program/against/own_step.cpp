@@ -44,10 +44,12 @@ std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> samples_by_part(cons
   return parts;
 }
 
-StepBatch batch_of(const StepDump& dump, const at::Tensor& labels, const std::vector<int64_t>& samples) {
+StepBatch batch_of(const StepDump& dump, const StepReading& reading, const std::vector<int64_t>& samples) {
   StepBatch batch;
   for (const int64_t sample : samples) {
-    MicroBatch micro{.inputs = dump.inputs()[sample].contiguous(), .labels = labels[sample].contiguous()};
+    MicroBatch micro{.inputs = dump.inputs()[sample].contiguous(), .labels = reading.labels[sample].contiguous()};
+    if (!reading.documents.empty()) micro.documents = {reading.documents[static_cast<size_t>(sample)]};
+    if (reading.positions.defined()) micro.positions = reading.positions.narrow(0, sample, 1);
     batch.num_counted += count_labels(micro);
     batch.micro_batches.push_back(std::move(micro));
   }
@@ -80,13 +82,19 @@ at::Tensor OwnStep::gradient(const std::string& name) const {
   return sum.div_(static_cast<double>(num_counted()));
 }
 
-OwnStep compute_step(const StepDump& dump, const at::Tensor& labels, const std::string& precision, bool apart) {
+StepReading reading_of(const StepDump& dump) {
+  return {dump.labels(), dump.documents()};
+}
+
+OwnStep compute_step(const StepDump& dump, const StepReading& reading, const std::string& precision, bool apart) {
   auto by_part = samples_by_part(dump, apart);
   if (by_part.size() > kMostParts || !fits(dump.shape(), precision, static_cast<int64_t>(by_part.size()))) {
     by_part = samples_by_part(dump, false);
   }
   const DeviceMesh alone(MeshLayout::fit({}, training_axes(), 1), Group());
-  TransformerTrainer trainer(resolve(recipe_of(dump, precision), alone.layout()), alone, at::kCPU);
+  TrainingOptions options = resolve(recipe_of(dump, precision), alone.layout());
+  options.has_documents = !reading.documents.empty() || reading.positions.defined();
+  TransformerTrainer trainer(options, alone, at::kCPU);
   OwnStep step;
   for (const ParameterIndex::Entry& entry : trainer.index().entries()) {
     step.names.push_back(entry.name);
@@ -94,7 +102,7 @@ OwnStep compute_step(const StepDump& dump, const at::Tensor& labels, const std::
   }
   Progress progress("the step on one rank", static_cast<int64_t>(by_part.size()), "parts");
   for (const auto& [part, samples] : by_part) {
-    const StepBatch batch = batch_of(dump, labels, samples);
+    const StepBatch batch = batch_of(dump, reading, samples);
     progress.advance();
     if (batch.num_counted == 0) continue;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {});

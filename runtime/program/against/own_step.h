@@ -19,6 +19,16 @@ struct BatchPart {
   std::map<std::string, at::Tensor> gradients = {};  ///< of loss_sum, by parameter, fp64 or fp32 on the host
 };
 
+/// The samples of a step, as a program may have read them.
+struct StepReading {
+  at::Tensor labels;              ///< int64 [samples, S], as StepDump::labels()
+  DocumentStarts documents = {};  ///< of each sample; empty: each is one document
+  at::Tensor positions = {};      ///< int64 [samples, S]; undefined: they begin at 0 in each document
+};
+
+/// Returns the labels and documents of the dump.
+StepReading reading_of(const StepDump& dump);
+
 /// A step of the dump's model from the dump's weights, computed on one rank.
 struct OwnStep {
   std::vector<std::string> names;                      ///< of the parameters, in the order of the model
@@ -32,9 +42,9 @@ struct OwnStep {
   at::Tensor gradient(const std::string& name) const;
 };
 
-/// Computes the step, in `precision` as recipes have it. `labels`: as StepDump::labels(). `apart`: each rank's
-/// micro-batches are a part of their own, up to 16 parts for which there is memory; else all samples are one. Throws
-/// InputError when no label counts. No collective.
-OwnStep compute_step(const StepDump& dump, const at::Tensor& labels, const std::string& precision, bool apart);
+/// Computes the step, in `precision` as recipes have it. `apart`: each rank's micro-batches are a part of their own, up
+/// to 16 parts for which there is memory; else all samples are one. Throws InputError when no label counts. No
+/// collective.
+OwnStep compute_step(const StepDump& dump, const StepReading& reading, const std::string& precision, bool apart);
 
 }  // namespace meshtrain

@@ -1,5 +1,6 @@
 #include "runtime/program/against/step_dump.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "mesh/base/error.h"
@@ -104,6 +105,24 @@ void StepDump::read_batch() {
     const int64_t* const begin = values.const_data_ptr<int64_t>();
     to->assign(begin, begin + values.numel());
   }
+  if (file.contains("documents")) read_documents(file);
+}
+
+void StepDump::read_documents(const SafetensorsFile& file) {
+  const at::Tensor numbers = file.read("documents").to(at::kLong).contiguous();
+  if (numbers.sizes() != inputs_.sizes()) {
+    throw InputError(file.path().string() + ": documents must have a number for each token, as input_ids");
+  }
+  const int64_t* number = numbers.const_data_ptr<int64_t>();
+  bool divided = false;
+  for (int64_t sample = 0; sample < numbers.size(0); ++sample, number += numbers.size(1)) {
+    std::vector<int64_t>& starts = documents_.emplace_back();
+    for (int64_t i = 1; i < numbers.size(1); ++i) {
+      if (number[i] != number[i - 1]) starts.push_back(i);
+    }
+    divided = divided || !starts.empty();
+  }
+  if (!divided) documents_.clear();
 }
 
 at::Tensor StepDump::read(const SafetensorsFolder& from, const std::string& parameter,
@@ -143,6 +162,12 @@ at::ScalarType StepDump::weight_dtype() const {
 std::optional<DumpedUpdate> StepDump::update(const std::string& parameter, const std::vector<int64_t>& shape) const {
   const auto found = updates_.find(folder_tensor(shape_, parameter, shape).name);
   return found == updates_.end() ? std::nullopt : std::optional(found->second);
+}
+
+double StepDump::largest_decay() const {
+  double most = 0;
+  for (const auto& [name, update] : updates_) most = std::max(most, update.weight_decay);
+  return most;
 }
 
 }  // namespace meshtrain

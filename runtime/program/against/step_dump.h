@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/training/data/documents.h"
 #include "runtime/training/model/shape.h"
 #include "runtime/training/safetensors/folder.h"
 
@@ -43,7 +44,8 @@ class StepDump {
 
   const at::Tensor& inputs() const { return inputs_; }  ///< int64 [samples, S]
   const at::Tensor& labels() const { return labels_; }  ///< int64 [samples, S]: the token after each, or kIgnoredLabel
-  const std::vector<int64_t>& ranks() const { return ranks_; }                  ///< data rank of each sample
+  const DocumentStarts& documents() const { return documents_; }  ///< of each sample; empty: each is one document
+  const std::vector<int64_t>& ranks() const { return ranks_; }    ///< data rank of each sample
   const std::vector<int64_t>& micro_batches() const { return micro_batches_; }  ///< of each sample, on its rank
 
   /// Return a parameter's values, [shape], fp64; undefined when the dump does not have it.
@@ -56,10 +58,13 @@ class StepDump {
   at::ScalarType weight_dtype() const;
   /// Returns the settings of a parameter's update; nullopt when the optimizer does not have the parameter.
   std::optional<DumpedUpdate> update(const std::string& parameter, const std::vector<int64_t>& shape) const;
+  /// Returns the largest weight decay of the optimizer's groups.
+  double largest_decay() const;
 
  private:
   void read_step();
   void read_batch();
+  void read_documents(const SafetensorsFile& file);
   at::Tensor read(const SafetensorsFolder& from, const std::string& parameter, const std::vector<int64_t>& shape) const;
 
   std::filesystem::path folder_;
@@ -72,6 +77,7 @@ class StepDump {
   int64_t num_updates_ = 0;
   std::map<std::string, DumpedUpdate> updates_;  // by the names of the folder's tensors
   at::Tensor inputs_, labels_;
+  DocumentStarts documents_;
   std::vector<int64_t> ranks_, micro_batches_;
 };
 
