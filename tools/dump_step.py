@@ -55,12 +55,12 @@ class StepDump:
             labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], dim=1)
         self.batches.append((self.data_rank, len(self.batches), input_ids, labels))
 
-    def gradients(self, loss):
-        """`loss`: the one that the program reports for the step."""
-        self.loss = float(full(loss.detach()) if torch.is_tensor(loss) else loss)
+    def gradients(self, loss=None):
+        """`loss`: the one that the program reports for the step, unless finish() has it."""
+        self.loss = loss
         self._save("gradients", lambda name, p: self._gradient(p))
 
-    def finish(self, optimizer, grad_norm=None, clip_norm=0):
+    def finish(self, optimizer, grad_norm=None, clip_norm=0, loss=None):
         self._save("after", lambda name, p: self._weight(p))
         gathered = [self.batches]
         if dist.is_initialized():
@@ -76,23 +76,33 @@ class StepDump:
                    "rank": torch.tensor([rank for (rank, _), n in zip(keys, rows) for _ in range(n)]),
                    "micro_batch": torch.tensor([micro for (_, micro), n in zip(keys, rows) for _ in range(n)])},
                   self.folder / "batch.safetensors")
-        number = lambda value: None if value is None else float(full(value) if torch.is_tensor(value) else value)
-        step = {"loss": self.loss, "grad_norm": number(grad_norm), "clip_norm": clip_norm, "mesh": self.mesh,
+        number = lambda value: None if value is None else float(full(value.detach()) if torch.is_tensor(value) else value)
+        step = {"loss": number(self.loss if loss is None else loss), "grad_norm": number(grad_norm), "clip_norm": clip_norm, "mesh": self.mesh,
                 "optimizer": self._describe(optimizer)}
         (self.folder / "step.json").write_text(json.dumps(step, indent=1))
 
     def _describe(self, optimizer):
-        inner = optimizer
-        while hasattr(inner, "optimizer"):  # of accelerate, DeepSpeed
+        inner, members = optimizer, None
+        while True:  # those of accelerate and DeepSpeed have others inside
+            for groups in ("bit16_groups", "bf16_groups", "trainable_param_groups"):  # ZeRO's own groups are flat
+                members = getattr(inner, groups, members)
+            if not hasattr(inner, "optimizer"):
+                break
             inner = inner.optimizer
         names = {id(p): plain_name(name) for name, p in self.model.named_parameters()}
         keys = ("lr", "betas", "eps", "weight_decay", "momentum", "nesterov", "amsgrad", "maximize")
-        groups = [{"parameters": [names[id(p)] for p in group["params"] if id(p) in names],
-                   **{key: group[key] for key in keys if key in group}} for group in inner.param_groups]
+        groups = []
+        for group, of in zip(inner.param_groups, members or inner.param_groups):
+            parameters = of["params"] if isinstance(of, dict) else of
+            groups.append({"parameters": [names[id(p)] for p in parameters if id(p) in names],
+                           **{key: group[key] for key in keys if key in group}})
         steps = [float(state["step"]) for state in inner.state.values() if "step" in state]
         return {"name": type(inner).__name__, "groups": groups, "updates": max(steps, default=0)}
 
     def _weight(self, parameter):
+        if hasattr(parameter, "_z3_optimizer") or hasattr(parameter, "_hp_mapping"):
+            from deepspeed.utils import safe_get_full_fp32_param
+            return safe_get_full_fp32_param(parameter)  # what the optimizer updates
         if hasattr(parameter, "ds_id"):
             import deepspeed
             with deepspeed.zero.GatheredParameters([parameter]):
