@@ -296,14 +296,22 @@ double gradient_norm_of(const std::vector<GradientFacts>& facts) {
 std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts>& facts,
                                   double bound) {
   if (!dump.grad_norm()) return {};
-  const double reported = *dump.grad_norm(), norm = gradient_norm_of(facts);
-  if (near(reported, norm, bound)) return {};
-  const std::string evidence = "it reports " + text_of(reported) + ", its gradients have " + text_of(norm);
+  std::map<std::string, double> lengths;
+  for (const GradientFacts& fact : facts) lengths[fact.name] = fact.length;
+  if (!dump.is_complete()) {
+    if (!std::ranges::all_of(facts, &GradientFacts::equal)) return {};
+    lengths = own.lengths;
+  }
   const auto squares_of = [&](const std::function<bool(const std::string&)>& has) {
     double squares = 0;
-    for (const GradientFacts& fact : facts) squares += has(fact.name) ? fact.length * fact.length : 0;
+    for (const auto& [name, length] : lengths) squares += has(name) ? length * length : 0;
     return squares;
   };
+  const double reported = *dump.grad_norm();
+  const double norm = std::sqrt(squares_of([](const std::string&) { return true; }));
+  if (near(reported, norm, bound)) return {};
+  const std::string evidence = "it reports " + text_of(reported) + ", " +
+                               (dump.is_complete() ? "its gradients have " : "those of one rank have ") + text_of(norm);
   const std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> kinds = {
       {dump.shape().tie_word_embeddings ? "the tied embedding" : "the embedding",
        [](const std::string& name) { return name == kEmbedding; }},
