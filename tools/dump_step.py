@@ -15,6 +15,8 @@ Needs torch and safetensors alone; `model.config` (transformers) or `config` giv
 import contextlib
 import json
 import pathlib
+import re
+import zlib
 
 import torch
 import torch.distributed as dist
@@ -31,21 +33,40 @@ def full(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+def number(value):
+    return None if value is None else float(full(value.detach()) if torch.is_tensor(value) else value)
+
+
+def block_of(name):
+    found = re.search(r"\blayers\.(\d+)\.", name)
+    return int(found[1]) if found else None
+
+
 class StepDump:
     """`mesh`: the sizes of the axes. `data_rank`: the number of this rank's samples: ranks along tp and cp, which have
-    the same samples, have the same number. `config`: a dict, or an object with to_dict()."""
+    the same samples, have the same number. `config`: a dict, or an object with to_dict(). `convert(name, tensor)`: a
+    dict of the tensors that Hugging Face has for one of the model, by name; for weights and gradients alike.
 
-    def __init__(self, folder, model, mesh=None, data_rank=None, config=None, max_file_bytes=2 << 30):
+    For large models: `layers`, such as [0, 1, "last"], whose gradients and updates are written (and those outside of
+    layers); `sample`: the most elements of a tensor that are. All weights before the step are written. Each rank writes
+    its share of the tensors into `folder`, which all ranks must see, and gathers one tensor at a time (FSDP1: one
+    unit)."""
+
+    def __init__(self, folder, model, mesh=None, data_rank=None, config=None, layers=None, sample=None,
+                 convert=None, max_file_bytes=1 << 30):
         self.folder, self.model, self.max_file_bytes = pathlib.Path(folder), model, max_file_bytes
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.data_rank = self.rank if data_rank is None else data_rank
-        self.mesh = mesh or {"dp": dist.get_world_size() if dist.is_initialized() else 1}
-        self.batches, self.loss = [], None
+        self.mesh = mesh or {"dp": self.ranks}
+        self.batches, self.loss, self.sample, self.has_samples = [], None, sample, False
+        self.convert, self.names = convert or (lambda name, tensor: {name: tensor}), {}
         config = config or getattr(getattr(model, "module", model), "config", None)
-        self._save("before", lambda name, p: self._weight(p))
+        config = config if isinstance(config, dict) else config.to_dict()
+        last = config.get("num_hidden_layers", 0) - 1
+        self.layers = layers and sorted({last if layer == "last" else int(layer) for layer in layers})
+        self._save("before", self._weight)
         if self.rank == 0:
-            text = config if isinstance(config, dict) else config.to_dict()
-            (self.folder / "before" / "config.json").write_text(json.dumps(text, indent=1, default=str))
+            (self.folder / "before" / "config.json").write_text(json.dumps(config, indent=1, default=str))
 
     def batch(self, input_ids, labels, shifted=False, documents=None):
         """`labels`: as for a model of transformers, which shifts them; `shifted`: labels[i] is the token after
@@ -58,17 +79,16 @@ class StepDump:
             labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], dim=1)
         self.batches.append((self.data_rank, len(self.batches), input_ids, labels, documents))
 
-    def gradients(self, loss):
-        """`loss`: the one that the program reports for the step."""
-        self.loss = float(full(loss.detach()) if torch.is_tensor(loss) else loss)
-        self._save("gradients", lambda name, p: self._gradient(p))
+    def gradients(self, loss=None):
+        """`loss`: the one that the program reports for the step, unless finish() has it."""
+        self.loss = loss
+        self._save("gradients", self._gradient)
 
-    def finish(self, optimizer, grad_norm=None, clip_norm=0):
-        self._save("after", lambda name, p: self._weight(p))
-        gathered = [self.batches]
-        if dist.is_initialized():
-            gathered = [None] * dist.get_world_size()
-            dist.all_gather_object(gathered, self.batches)
+    def finish(self, optimizer, grad_norm=None, clip_norm=0, loss=None):
+        self._save("after", self._weight)
+        gathered = self._gather(self.batches)
+        loss, grad_norm = number(self.loss if loss is None else loss), number(grad_norm)  # DTensors: on every rank
+        optimizer = self._describe(optimizer)
         if self.rank != 0:
             return
         unique = {(rank, micro): rest for of_rank in gathered for rank, micro, *rest in of_rank}
@@ -80,23 +100,33 @@ class StepDump:
                    "rank": torch.tensor([rank for (rank, _), n in zip(keys, rows) for _ in range(n)]),
                    "micro_batch": torch.tensor([micro for (_, micro), n in zip(keys, rows) for _ in range(n)])},
                   self.folder / "batch.safetensors")
-        number = lambda value: None if value is None else float(full(value) if torch.is_tensor(value) else value)
-        step = {"loss": self.loss, "grad_norm": number(grad_norm), "clip_norm": clip_norm, "mesh": self.mesh,
-                "optimizer": self._describe(optimizer)}
+        step = {"loss": loss, "grad_norm": grad_norm, "clip_norm": clip_norm, "mesh": self.mesh,
+                "layers": self.layers, "sample": self.sample if self.has_samples else None,
+                "optimizer": optimizer}
         (self.folder / "step.json").write_text(json.dumps(step, indent=1))
 
     def _describe(self, optimizer):
-        inner = optimizer
-        while hasattr(inner, "optimizer"):  # of accelerate, DeepSpeed
+        inner, members = optimizer, None
+        while True:  # those of accelerate and DeepSpeed have others inside
+            for groups in ("bit16_groups", "bf16_groups", "trainable_param_groups"):  # ZeRO's own groups are flat
+                members = getattr(inner, groups, members)
+            if not hasattr(inner, "optimizer"):
+                break
             inner = inner.optimizer
-        names = {id(p): plain_name(name) for name, p in self.model.named_parameters()}
+        names = {id(p): self.names[plain_name(name)] for name, p in self.model.named_parameters()}
         keys = ("lr", "betas", "eps", "weight_decay", "momentum", "nesterov", "amsgrad", "maximize")
-        groups = [{"parameters": [names[id(p)] for p in group["params"] if id(p) in names],
-                   **{key: group[key] for key in keys if key in group}} for group in inner.param_groups]
-        steps = [float(state["step"]) for state in inner.state.values() if "step" in state]
+        groups = []
+        for group, of in zip(inner.param_groups, members or inner.param_groups):
+            parameters = of["params"] if isinstance(of, dict) else of
+            groups.append({"parameters": sum((names[id(p)] for p in parameters if id(p) in names), []),
+                           **{key: group[key] for key in keys if key in group}})
+        steps = [float(of["step"]) for of in [*inner.state.values(), *inner.param_groups] if "step" in of]
         return {"name": type(inner).__name__, "groups": groups, "updates": max(steps, default=0)}
 
     def _weight(self, parameter):
+        if hasattr(parameter, "_z3_optimizer") or hasattr(parameter, "_hp_mapping"):
+            from deepspeed.utils import safe_get_full_fp32_param
+            return safe_get_full_fp32_param(parameter)  # what the optimizer updates
         if hasattr(parameter, "ds_id"):
             import deepspeed
             with deepspeed.zero.GatheredParameters([parameter]):
@@ -109,36 +139,86 @@ class StepDump:
             return safe_get_full_grad(parameter)
         return None if parameter.grad is None else full(parameter.grad)
 
+    def _gather(self, value):
+        gathered = [value]
+        if self.ranks > 1:
+            gathered = [None] * self.ranks
+            dist.all_gather_object(gathered, value)
+        return gathered
+
     def _save(self, kind, value):
-        """Writes value(name, parameter) of each parameter: at most one file is in memory."""
-        folder, pending, size, files = self.folder / kind, {}, 0, []
-        if self.rank == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-        with self._summoned(kind):
-            for name, parameter in self.model.named_parameters():
-                tensor = value(name, parameter)
-                if tensor is None or self.rank != 0:
-                    continue
-                tensor = tensor.detach().cpu().contiguous().clone()
-                pending[plain_name(name)] = tensor
-                size += tensor.numel() * tensor.element_size()
-                if size >= self.max_file_bytes:
-                    files.append(pending)
-                    self._write(folder, len(files), files)
-                    pending, size = {}, 0
-        if self.rank == 0:
-            files.append(pending)
-            self._write(folder, len(files), files)
-            index = {name: f"part-{number:05}.safetensors" for number, of in enumerate(files, 1) for name in of}
-            (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+        """Writes value(parameter) of each parameter. Ranks take turns; each holds at most one file."""
+        writer, writers = self._turn()
+        files, samples = _Files(self.folder / kind, self), _Files(self.folder / "sample", self)
+        for turn, (name, parameter) in enumerate(self._parameters(kind)):
+            layer = block_of(name)
+            if kind != "before" and self.layers and layer is not None and layer not in self.layers:
+                continue
+            tensor = value(parameter)  # a collective
+            if kind == "before":
+                self.names[name] = list(self.convert(name, tensor))
+            if tensor is None or turn % writers != writer:
+                continue
+            for name, part in self.convert(name, tensor).items():
+                if kind != "before" and self.sample and part.numel() > self.sample:
+                    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+                    elements = torch.randint(part.numel(), (self.sample,), generator=generator).unique()
+                    part = part.detach().reshape(-1)[elements.to(part.device)]
+                    samples.add(name, elements)
+                files.add(name, part)
+        files.finish()
+        if self.sample and kind == "gradients":
+            self.has_samples = samples.finish()
 
-    @staticmethod
-    def _write(folder, number, files):
-        save_file(files[-1], folder / f"part-{number:05}.safetensors", metadata={"format": "pt"})
-        files[-1] = list(files[-1])
+    def _turn(self):
+        """Returns the number of this rank among those with the same parameters, and how many those are."""
+        return self.rank, self.ranks
 
-    def _summoned(self, kind):
+    def _parameters(self, kind):
+        """Yields names and parameters of the model; those of FSDP1 while their unit is gathered."""
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-        if not any(isinstance(module, FSDP) for module in self.model.modules()):
-            return contextlib.nullcontext()
-        return FSDP.summon_full_params(self.model, with_grads=kind == "gradients", writeback=False)
+        modules = dict(self.model.named_modules())
+        units = {prefix: unit for prefix, unit in modules.items() if isinstance(unit, FSDP)}
+        if not units:
+            yield from ((plain_name(name), parameter) for name, parameter in self.model.named_parameters())
+            return
+        inside = {prefix: max((unit for unit in units if f"{prefix}.".startswith(unit and f"{unit}.")), key=len,
+                              default=None) for prefix in modules}
+        for unit in [None, *units]:
+            seen = set()  # a tied weight has two names
+            with contextlib.nullcontext() if unit is None else FSDP.summon_full_params(
+                    units[unit], recurse=False, writeback=False, with_grads=kind == "gradients"):
+                for prefix, module in modules.items():
+                    for name, parameter in module._parameters.items() if inside[prefix] == unit else ():
+                        if parameter is not None and id(parameter) not in seen:
+                            seen.add(id(parameter))
+                            yield plain_name(f"{prefix}.{name}".lstrip(".")), parameter
+
+
+class _Files:
+    """The files of one rank in a folder, and with finish() on all ranks their index."""
+
+    def __init__(self, folder, dump):
+        self.folder, self.dump, self.pending, self.size, self.index = folder, dump, {}, 0, {}
+
+    def add(self, name, tensor):
+        self.pending[name] = tensor.detach().cpu().contiguous().clone()
+        self.size += tensor.numel() * tensor.element_size()
+        if self.size >= self.dump.max_file_bytes:
+            self.write()
+
+    def write(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = f"rank-{self.dump.rank:05}-{len(set(self.index.values())):05}.safetensors"
+        save_file(self.pending, self.folder / file, metadata={"format": "pt"})
+        self.index |= dict.fromkeys(self.pending, file)
+        self.pending, self.size = {}, 0
+
+    def finish(self):
+        if self.pending:
+            self.write()
+        index = {name: file for of_rank in self.dump._gather(self.index) for name, file in of_rank.items()}
+        if self.dump.rank == 0 and index:
+            text = json.dumps({"metadata": {}, "weight_map": index}, indent=1)
+            (self.folder / "model.safetensors.index.json").write_text(text)
+        return bool(index)

@@ -34,7 +34,9 @@ class Against : public ::testing::Test, private ScratchFolder, protected MadeSte
 
   /// Returns what is printed; `equal`: the expected verdict.
   std::string verdict(bool equal) {
-    write();
+    write_step();
+    write("gradients", dumped(gradients));
+    write("after", dumped(after));
     std::string text;
     EXPECT_EQ(verify_against(folder(), {}, [&](const std::string& part) { text += part; }), equal) << text;
     return text;
@@ -43,6 +45,34 @@ class Against : public ::testing::Test, private ScratchFolder, protected MadeSte
     const std::string text = verdict(false);
     EXPECT_TRUE(has(text, "\n  " + explanation)) << text;
   }
+  /// Leaves out layer 0, and of tensors with more than `most` elements all but so many.
+  void leave_out(int64_t most) {
+    step["layers"] = {1};
+    step["sample"] = most;
+    Tensors numbers;
+    for (const auto& [name, values] : gradients) {
+      if (values.numel() > most && !has(name, "layers.0.")) numbers[name] = some(values.numel(), most);
+    }
+    write("sample", numbers);
+    num_dumped_ = most;
+  }
+  /// Returns `most` different numbers of elements.
+  static at::Tensor some(int64_t numel, int64_t most) {
+    return at::arange(most, at::kLong).mul_(7919).remainder(numel);
+  }
+
+ private:
+  /// Returns what leave_out() leaves.
+  Tensors dumped(Tensors tensors) const {
+    if (num_dumped_ == 0) return tensors;
+    std::erase_if(tensors, [](const auto& entry) { return has(entry.first, "layers.0."); });
+    for (auto& [name, values] : tensors) {
+      if (values.numel() > num_dumped_) values = values.reshape(-1).index({some(values.numel(), num_dumped_)});
+    }
+    return tensors;
+  }
+
+  int64_t num_dumped_ = 0;  // elements of a tensor; 0: all
 };
 
 TEST_F(Against, ARightStepIsEqual) {
@@ -209,6 +239,51 @@ TEST_F(Against, WeightDecayIsThatOfEachGroup) {
   expect("updates of norms: weight decay of another group is applied");
 }
 
+TEST_F(Against, LayersAndElementsThatWereLeftOutAreNotCompared) {
+  leave_out(40);
+  const std::string text = verdict(true);
+  EXPECT_TRUE(has(text, "left out   gradients and updates: all layers but 1; of ")) << text;
+  EXPECT_TRUE(has(text, " tensors all but 40 elements at most\n")) << text;
+  EXPECT_TRUE(has(text, "equal, in what was dumped: the worst gradient has ")) << text;
+  const Tensors right = gradients;
+  take({{"model.layers.0.self_attn.o_proj.weight", right.at("model.layers.0.self_attn.o_proj.weight") * 2}});
+  step["grad_norm"] = own.norm();
+  update(kClip / own.norm(), kDecay);
+  verdict(true);
+}
+
+TEST_F(Against, WhatIsLeftIsExplainedAsCompleteStepsAre) {
+  leave_out(40);
+  const Tensors right = gradients;
+  const auto all = static_cast<double>(own.num_counted());
+  std::vector<double> means;
+  for (const BatchPart& part : own.parts) means.push_back(all / (4 * static_cast<double>(part.num_counted)));
+  take(of_parts(means));
+  expect("gradients: the mean of the micro-batches' means");
+  take(right);
+  const double norm_of_all = norm(right), embedding = norm({{"", right.at("model.embed_tokens.weight")}});
+  step["grad_norm"] = std::sqrt(norm_of_all * norm_of_all - embedding * embedding);
+  update(kClip / step["grad_norm"].get<double>(), kDecay);
+  expect("norm: lacks the embedding");
+  take(right);
+  gradients["model.layers.1.mlp.up_proj.weight"] = right.at("model.layers.1.mlp.up_proj.weight").flip(0);
+  expect("gradients of 1 of 5 column-parallel layers");
+}
+
+TEST_F(Against, RefusesLayersAndSamplesThatTheModelDoesNotHave) {
+  const auto refusal = [&] {
+    return message<InputError>([&] { verify_against(folder(), {}, [](const std::string&) {}); });
+  };
+  step["layers"] = {0, 7};
+  write_step();
+  EXPECT_TRUE(has(refusal(), "layers[1] is not a layer of the model")) << refusal();
+  step.erase("layers");
+  step["sample"] = 1;
+  write_step();
+  write("sample", {{"model.norm.weight", at::full({1}, 1 << 20, at::kLong)}});
+  EXPECT_TRUE(has(refusal(), "model.norm.weight must have numbers of elements")) << refusal();
+}
+
 TEST_F(Against, RefusesWhatCannotBeCompared) {
   const auto refusal = [&] {
     return message<InputError>([&] { verify_against(folder(), {}, [](const std::string&) {}); });
@@ -246,13 +321,30 @@ TEST_F(AgainstFused, GradientsOfFusedLayersAreReadByTheirRows) {
       join({"mlp.gate_proj", "mlp.up_proj"}, "mlp.gate_up_proj");
     }
     write(kind, fused);
+    const std::string layer = "model.layers.0.self_attn.qkv_proj.weight";
+    const at::Tensor numbers = some(fused.at(layer).numel(), 90);
+    write("sample", {{layer, numbers}});
+    fused[layer] = fused.at(layer).reshape(-1).index({numbers});
+    write(std::string("sampled_") + kind, fused);
   }
   step["optimizer"]["groups"][0]["parameters"] = nlohmann::json::array();
   for (const auto& [name, values] : fused) step["optimizer"]["groups"][0]["parameters"].push_back(name);
   write_step();
-  std::string text;
-  EXPECT_TRUE(verify_against(folder(), {}, [&](const std::string& part) { text += part; })) << text;
-  EXPECT_TRUE(has(text, "worst weight update")) << text;
+  for (const bool sampled : {true, false}) {
+    for (const std::string kind : {"gradients", "after"}) {
+      if (sampled) fs::rename(folder() / kind, folder() / ("all_" + kind));
+      fs::rename(folder() / ((sampled ? "sampled_" : "all_") + kind), folder() / kind);
+    }
+    step["sample"] = sampled ? nlohmann::json(90) : nlohmann::json();
+    write_step();
+    std::string text;
+    EXPECT_TRUE(verify_against(folder(), {}, [&](const std::string& part) { text += part; })) << text;
+    EXPECT_TRUE(has(text, "worst weight update")) << text;
+    EXPECT_EQ(has(text, "left out   gradients and updates: of 1 tensor all but 90 elements at most"), sampled) << text;
+    if (sampled) {
+      for (const char* kind : {"gradients", "after"}) fs::remove_all(folder() / kind);
+    }
+  }
 }
 
 }  // namespace

@@ -29,12 +29,13 @@ std::string describe(const StepDump& dump, const OwnStep& own) {
   std::string mesh;
   for (const auto& [axis, size] : dump.mesh()) mesh += (mesh.empty() ? "" : ",") + axis + "=" + std::to_string(size);
   const ModelShape& shape = dump.shape();
+  const std::string left_out = dump.left_out();
   return dump.folder().string() + ": a step on " + mesh + " against one rank\n  model      " +
          counted(shape.num_hidden_layers, "layer") + " of hidden size " + std::to_string(shape.hidden_size) +
          ", vocabulary " + std::to_string(shape.vocab_size) + "\n  step       " +
          counted(dump.inputs().size(0), "sample") + " of " + std::to_string(dump.inputs().size(1)) + " tokens in " +
          counted(own.parts.size(), "part") + ", " + counted(own.num_counted(), "label") + " that count; " +
-         dump.optimizer() + "\n\n";
+         dump.optimizer() + (left_out.empty() ? "" : "\n  left out   " + left_out) + "\n\n";
 }
 
 /// Returns by how much a norm may differ that adds up the squares of the largest parameter in fp32: torch's of 263 M
@@ -79,9 +80,7 @@ bool is_explained(const std::vector<GradientFacts>& facts) {
 std::string table(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts>& facts,
                   const UpdateComparison& updates, double loss_bound, bool every) {
   const double loss = own.loss();
-  double squares = 0;
-  for (const GradientFacts& fact : facts) squares += fact.own_length * fact.own_length;
-  const double norm = std::sqrt(squares);
+  const double norm = own.norm();
   std::string text = "                           the program       one rank  difference      bound\n" +
                      row("loss", dump.loss(), loss, std::abs(dump.loss() - loss) / std::abs(loss), loss_bound);
   if (dump.grad_norm())
@@ -131,7 +130,8 @@ bool verify_against(const std::filesystem::path& folder, const AgainstOptions& o
   if (other) findings = {other->finding};
   const bool halves = !rounding.empty();
   const double bound = halves ? 0.005 : 1e-4;
-  const UpdateComparison updates = compare_updates(dump, own, gradient_norm_of(facts));
+  const UpdateComparison updates =
+      compare_updates(dump, own, dump.is_complete() ? gradient_norm_of(facts) : own.norm());
   for (std::vector<Finding> more :
        {explain_loss(dump, other ? other->step : own, bound),
         explain_norm(dump, own, facts, bound + norm_rounding(own)), explain_updates(updates, dump)}) {
@@ -144,8 +144,8 @@ bool verify_against(const std::filesystem::path& folder, const AgainstOptions& o
     for (const GradientFacts& fact : facts) most = std::max(most, fact.difference / fact.bound);
     char share[16];
     std::snprintf(share, sizeof share, "%.2g", most);
-    print((halves ? std::string("equal within the rounding of bf16") : std::string("equal")) +
-          ": the worst gradient has " + share + " of its bound\n");
+    print(std::string("equal") + (halves ? " within the rounding of bf16" : "") +
+          (dump.is_complete() ? "" : ", in what was dumped") + ": the worst gradient has " + share + " of its bound\n");
     return true;
   }
   print("DIFFERENT:\n");

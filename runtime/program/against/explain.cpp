@@ -151,7 +151,7 @@ std::map<int64_t, double> lengths_by_rank(const OwnStep& own) {
 /// the ranks' mean.
 std::vector<Way> clipped_ways(const StepDump& dump, const OwnStep& own) {
   const Division division(own);
-  if (dump.clip_norm() <= 0 || division.num_ranks == 1) return {};
+  if (dump.clip_norm() <= 0 || division.num_ranks == 1 || !dump.is_complete()) return {};
   const auto all = static_cast<double>(own.num_counted()), ranks = static_cast<double>(division.num_ranks);
   const std::map<int64_t, double> lengths = lengths_by_rank(own);
   std::vector<Way> result;
@@ -216,11 +216,7 @@ std::string worst(const std::vector<const GradientFacts*>& some, double Gradient
 std::string explain_common_factor(double factor, const StepDump& dump, const OwnStep& own, double tolerance) {
   std::string text = describe_factor(factor, dump, own, tolerance);
   if (!text.empty() || dump.clip_norm() <= 0) return text.empty() ? kNoNumber : text;
-  double squares = 0;
-  for (const std::string& name : own.names) {
-    squares += std::pow(at::linalg_vector_norm(own.gradient(name)).item<double>(), 2);
-  }
-  if (near(factor, dump.clip_norm() / (std::sqrt(squares) + 1e-6), tolerance)) {
+  if (near(factor, dump.clip_norm() / (own.norm() + 1e-6), tolerance)) {
     return "clipped already: a dump has gradients from before clipping";
   }
   for (const Way& way : clipped_ways(dump, own)) {
@@ -332,14 +328,22 @@ double gradient_norm_of(const std::vector<GradientFacts>& facts) {
 std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts>& facts,
                                   double bound) {
   if (!dump.grad_norm()) return {};
-  const double reported = *dump.grad_norm(), norm = gradient_norm_of(facts);
-  if (near(reported, norm, bound)) return {};
-  const std::string evidence = "it reports " + text_of(reported) + ", its gradients have " + text_of(norm);
+  std::map<std::string, double> lengths;
+  for (const GradientFacts& fact : facts) lengths[fact.name] = fact.length;
+  if (!dump.is_complete()) {
+    if (!std::ranges::all_of(facts, &GradientFacts::equal)) return {};
+    lengths = own.lengths;
+  }
   const auto squares_of = [&](const std::function<bool(const std::string&)>& has) {
     double squares = 0;
-    for (const GradientFacts& fact : facts) squares += has(fact.name) ? fact.length * fact.length : 0;
+    for (const auto& [name, length] : lengths) squares += has(name) ? length * length : 0;
     return squares;
   };
+  const double reported = *dump.grad_norm();
+  const double norm = std::sqrt(squares_of([](const std::string&) { return true; }));
+  if (near(reported, norm, bound)) return {};
+  const std::string evidence = "it reports " + text_of(reported) + ", " +
+                               (dump.is_complete() ? "its gradients have " : "those of one rank have ") + text_of(norm);
   const std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> kinds = {
       {dump.shape().tie_word_embeddings ? "the tied embedding" : "the embedding",
        [](const std::string& name) { return name == kEmbedding; }},
