@@ -120,6 +120,17 @@ TEST_F(Against, SumsOfPartsAreNamedByWhatTheyLack) {
   expect("gradients: the parts of the batch have other weights than their labels");
 }
 
+TEST_F(Against, TensorsOfRanksThatDoNotSumAreNamedByTheirRanks) {
+  const auto all = static_cast<double>(own.num_counted());
+  const double of_rank0 = static_cast<double>(own.parts[0].num_counted + own.parts[1].num_counted);
+  Tensors mixed = of_parts({all / of_rank0, all / of_rank0, 0, 0});
+  const Tensors of_rank1 = of_parts({0, 0, all / (all - of_rank0), all / (all - of_rank0)});
+  for (size_t i = 0; i < own.names.size(); i += 2) mixed[own.names[i]] = of_rank1.at(own.names[i]);
+  take(mixed);
+  expect(
+      "gradients: rank 0's samples alone: the sum over data ranks is missing; in other tensors rank 1's samples alone");
+}
+
 TEST_F(Against, FaultsOfSomeParametersAreNamedByTheirKind) {
   step["mesh"] = {{"dp", 2}, {"tp", 2}};
   const Tensors right = gradients;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <set>
 
 #include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
@@ -172,10 +173,15 @@ std::string list(const std::vector<double>& numbers) {
   return text;
 }
 
-/// Explains weights of parts; empty when no way has them.
-std::string describe_weights(const PartFit& fit, const StepDump& dump, const OwnStep& own) {
-  std::vector<Way> possible = ways(own);
-  for (Way& way : clipped_ways(dump, own)) possible.push_back(std::move(way));
+std::vector<Way> all_ways(const StepDump& dump, const OwnStep& own) {
+  std::vector<Way> result = ways(own);
+  for (Way& way : clipped_ways(dump, own)) result.push_back(std::move(way));
+  return result;
+}
+
+/// Explains weights of parts; empty when none of the `possible` ways has them.
+std::string describe_weights(const PartFit& fit, const std::vector<Way>& possible, const StepDump& dump,
+                             const OwnStep& own) {
   for (const bool with_factor : {false, true}) {
     for (const Way& way : possible) {
       double product = 0, square = 0, largest = 0;
@@ -227,6 +233,22 @@ std::string explain_common_factor(double factor, const StepDump& dump, const Own
   return kNoNumber;
 }
 
+/// Explains parameters of which each has other weights of parts, as when ranks with different gradients wrote the
+/// tensors in turns; empty when one has no explanation.
+std::string explain_each(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts*>& some) {
+  const std::vector<Way> possible = all_ways(dump, own);
+  std::set<std::string> texts;
+  for (GradientFacts* fact : some) {
+    const PartFit fit = fit_parts(dump, own, {fact});
+    const std::string text = fact->is_of_parts() ? describe_weights(fit, possible, dump, own) : "";
+    if (text.empty()) return "";
+    texts.insert(text);
+  }
+  std::string text;
+  for (const std::string& one : texts) text += (text.empty() ? "" : "; in other tensors ") + one;
+  return text;
+}
+
 /// Explains parameters that differ together. `of`: "gradients", or the gradients of some.
 Finding explain_together(const std::string& of, const StepDump& dump, const OwnStep& own,
                          const std::vector<GradientFacts*>& some) {
@@ -243,10 +265,15 @@ Finding explain_together(const std::string& of, const StepDump& dump, const OwnS
   if (own.parts.size() > 1) {
     const PartFit fit = fit_parts(dump, own, some);
     if (std::ranges::all_of(some, [](const GradientFacts* fact) { return fact->is_of_parts(); })) {
-      const std::string way = describe_weights(fit, dump, own);
+      const std::string way = describe_weights(fit, all_ways(dump, own), dump, own);
       return {of + ": " + (way.empty() ? "the parts of the batch have other weights than their labels" : way),
               "the weights of the parts (ranks, then micro-batches), 1 where right, are " + list(fit.weights) +
                   ", and but for them gradients differ by " + worst(facts, &GradientFacts::beyond_parts)};
+    }
+    const std::string each = explain_each(dump, own, some);
+    if (!each.empty()) {
+      return {of + ": " + each, "ranks wrote the tensors in turns, and each is of one of these but for " +
+                                    worst(facts, &GradientFacts::beyond_parts)};
     }
   }
   return {"", ""};
