@@ -3,8 +3,8 @@
 
     tests/against/loops.py MESHTRAIN [CASE...]
 
-Needs what steps.py needs, and accelerate, deepspeed and megatron-core for the cases that they name; cases of a package
-that is not installed are left out, and named."""
+Needs what steps.py needs, and accelerate, deepspeed, megatron-core and torchtitan for the cases that they name. Cases
+of a package that is not installed are left out, and named."""
 import contextlib
 import importlib.util
 import os
@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 
 import torch
 import torch.overrides
@@ -207,6 +208,76 @@ def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False,
     dump.finish(optimizer, grad_norm=norm, clip_norm=CLIP)
 
 
+def torchtitan(ranks, folder, *, tp=1, partial=None, fault=None):
+    """The train_step() of torchtitan's Trainer. Its constructor asks for a GPU, and FlexAttention has no backward on
+    CPUs, so the parts are made here as it makes them, with attention by torch's own function."""
+    torch._utils._get_available_device_type = lambda: "cpu"
+    from torch.distributed.fsdp import FSDPModule
+    from torchtitan import trainer as titan
+    from torchtitan.components.loss import CrossEntropyLoss
+    from torchtitan.components.optimizer.optimizer import default_adamw
+    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+    from torchtitan.distributed import ParallelDims
+    from torchtitan.models import llama3
+    from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+    from torchtitan.models.common.attention import ScaledDotProductAttention
+    from dump_titan import dump_titan
+    torch.distributed.init_process_group("gloo")
+    llama3.get_attention_config = lambda backend: ScaledDotProductAttention.Config()
+    normal, ones = {"weight": lambda w: torch.nn.init.normal_(w, std=0.1)}, {"weight": torch.nn.init.ones_}
+    shape = llama3.Llama3Model.Config(
+        dim=32, vocab_size=VOCABULARY, norm=RMSNorm.Config(normalized_shape=32, eps=1e-6, param_init=ones),
+        tok_embeddings=Embedding.Config(num_embeddings=VOCABULARY, embedding_dim=32, param_init=normal),
+        lm_head=Linear.Config(in_features=32, out_features=VOCABULARY, param_init=normal),
+        layers=llama3._build_llama3_layers(
+            n_layers=2, dim=32, n_heads=4, n_kv_heads=2, hidden_dim=64, attn_backend="",
+            rope=ComplexRoPE.Config(dim=8, max_seq_len=64, theta=10000.0)))
+    for layer in shape.layers:
+        layer.attention_norm.eps = layer.ffn_norm.eps = 1e-6
+    trainer = object.__new__(titan.Trainer)
+    trainer.config = config = titan.Trainer.Config(
+        model_spec=llama3.ModelSpec("llama3", "tiny", shape, llama3.parallelize_llama, None, None,
+                                    llama3.Llama3StateDictAdapter),
+        parallelism=ParallelismConfig(tensor_parallel_degree=tp), optimizer=default_adamw(lr=RATE),
+        loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY), activation_checkpoint=None,
+        training=TrainingConfig(seq_len=LENGTH, steps=1, disable_cuda_graphs=True, mixed_precision_param="float32"))
+    trainer.parallel_dims = dims = ParallelDims.from_config(config.parallelism, ranks)
+    titan.dist_utils.set_spmd_backend(config.parallelism.spmd_backend)
+    shape.update_from_config(config=config)
+    trainer.model_config, trainer.device = shape, torch.device("cpu")
+    with torch.device("meta"):
+        model = shape.build()
+    model = config.model_spec.parallelize_fn(
+        model, parallel_dims=dims, training=config.training, parallelism=config.parallelism,
+        compile_config=CompileConfig(), ac_config=None, dump_folder=str(folder))
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+    model.to_empty(device="cpu")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model.init_weights(buffer_device=None)
+    model.train()
+    trainer.model_parts, trainer.loss_fn = [model], config.loss.build(compile_config=CompileConfig())
+    trainer.optimizers = config.optimizer.build(model_parts=[model])
+    trainer.lr_schedulers = config.lr_scheduler.build(optimizers=trainer.optimizers, training_steps=10)
+    trainer.metrics_processor = types.SimpleNamespace(should_log=lambda step: False)
+    trainer.checkpointer = types.SimpleNamespace(maybe_wait_for_staging=lambda: None)
+    trainer.gradient_accumulation_steps, trainer.num_pipeline_parallel_microbatches = 2, 1
+    trainer.step, trainer.ntokens_seen = 1, 0
+    trainer.train_context = titan.dist_utils.get_spmd_context(parallel_dims=dims, spmd_typechecking=False)
+    trainer.fwd_bwd_fn = trainer._forward_backward_body
+    if fault == "ranks_counted_alone":
+        titan.dist_utils.dist_sum_tensor = lambda tokens, mesh: tokens * mesh.size()
+    ids, labels = samples(masked=True)
+    rank, share = dims.get_mesh("batch").get_local_rank() if dims.dp_enabled else 0, SAMPLES * tp // ranks
+    ids, labels = ids[rank * share:(rank + 1) * share], labels[rank * share:(rank + 1) * share]
+    given = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    dump_titan(trainer, folder, make_model().config.to_dict(), **(partial or {}))
+    trainer.train_step(iter([({"input": x, "positions": torch.arange(LENGTH).expand(len(x), -1)}, y)
+                             for x, y in zip(ids.chunk(2), given.chunk(2))]))
+
+
 def fsdp_plugin(version):
     def make():
         from accelerate import FullyShardedDataParallelPlugin
@@ -246,6 +317,11 @@ CASES = {
     "megatron_norms_not_marked_2": (2, "norms: a part is missing, as when a sum over tp=2 is missing", dict(
         loop=megatron, tp=2, sequence_parallel=True, fault="norms_not_marked")),
     "megatron_masked_2": (2, "the mean of the micro-batches' means", dict(loop=megatron, masked=True, per_token=False)),
+    "torchtitan_fsdp_2": (2, None, dict(loop=torchtitan)),
+    "torchtitan_fsdp_tp_4": (4, None, dict(loop=torchtitan, tp=2)),
+    "torchtitan_partial_4": (4, None, dict(loop=torchtitan, tp=2, partial=PARTIAL)),
+    "torchtitan_ranks_counted_alone_2": (2, "the mean of the ranks' means", dict(
+        loop=torchtitan, fault="ranks_counted_alone")),
     "deepspeed_masked_2": (2, "the mean of the ranks' means", dict(loop=deepspeed, stage=2, masked=True)),
 }
 
