@@ -19,7 +19,7 @@ import torch.overrides
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from steps import LENGTH, SAMPLES, VOCABULARY, StepDump, make_model, samples  # noqa: E402
+from steps import LENGTH, PARTIAL, SAMPLES, VOCABULARY, StepDump, make_model, samples  # noqa: E402
 
 CLIP, RATE, DECAY = 1.0, 1e-3, 0.1
 
@@ -47,15 +47,19 @@ def mean_over_ranks(value):
     return value
 
 
-def accelerate(ranks, folder, *, micro_batches=1, plugin=None, masked=False, precision="no",
-               partial=None):
+def accelerate(ranks, folder, *, micro_batches=1, fsdp=False, masked=False, precision="no", partial=None):
     """The loop of accelerate's guide to gradient accumulation, with the mean of each micro-batch as its loss."""
-    from accelerate import Accelerator
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micro_batches, mixed_precision=precision,
-                              **({} if plugin is None else plugin()))
+    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micro_batches, mixed_precision=precision)
+    if fsdp:  # which accelerate chooses on GPUs alone
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["LlamaDecoderLayer"])
     model = make_model()
     loader = torch.utils.data.DataLoader(Rows(masked), batch_size=SAMPLES // ranks // micro_batches)
     model, optimizer, loader = accelerator.prepare(model, adamw(model), loader)
+    assert fsdp == ("FSDP" in type(model).__name__), type(model)
     dump = StepDump(folder, model, **(partial or {}))
     reported = torch.zeros(())
     for batch in loader:
@@ -278,16 +282,6 @@ def torchtitan(ranks, folder, *, tp=1, partial=None, fault=None):
                              for x, y in zip(ids.chunk(2), given.chunk(2))]))
 
 
-def fsdp_plugin(version):
-    def make():
-        from accelerate import FullyShardedDataParallelPlugin
-        return {"fsdp_plugin": FullyShardedDataParallelPlugin(
-            fsdp_version=version, auto_wrap_policy="transformer_based_wrap", use_orig_params=True,
-            transformer_cls_names_to_wrap=["LlamaDecoderLayer"])}
-    return make
-
-
-PARTIAL = dict(layers=["last"], sample=300, max_file_bytes=4000)
 CASES = {
     "accelerate_1": (1, None, dict(loop=accelerate, micro_batches=2)),
     "accelerate_ddp_2": (2, None, dict(loop=accelerate, micro_batches=2)),
@@ -296,10 +290,8 @@ CASES = {
     "accelerate_masked_partial_2": (2, "the mean of the micro-batches' means", dict(
         loop=accelerate, micro_batches=2, masked=True, partial=PARTIAL)),
     "accelerate_bf16": (1, None, dict(loop=accelerate, precision="bf16")),
-    "accelerate_fsdp1_2": (2, None, dict(loop=accelerate, plugin=fsdp_plugin(1))),
-    "accelerate_fsdp2_2": (2, None, dict(loop=accelerate, plugin=fsdp_plugin(2))),
-    "accelerate_fsdp1_partial_2": (2, None, dict(loop=accelerate, plugin=fsdp_plugin(1), partial=PARTIAL)),
-    "accelerate_fsdp2_partial_2": (2, None, dict(loop=accelerate, plugin=fsdp_plugin(2), partial=PARTIAL)),
+    "accelerate_fsdp2_2": (2, None, dict(loop=accelerate, fsdp=True)),
+    "accelerate_fsdp2_partial_2": (2, None, dict(loop=accelerate, fsdp=True, partial=PARTIAL)),
     "trainer_2": (2, None, dict(loop=transformers, micro_batches=2)),
     "trainer_zero3_2": (2, None, dict(loop=transformers, micro_batches=2, deepspeed=ZERO3)),
     "trainer_one_rank_counts_2": (2, "the mean of the ranks' means", dict(
