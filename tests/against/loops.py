@@ -143,7 +143,7 @@ def megatron_norm(_, config, hidden_size, eps, **unused):
     return norm
 
 
-def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False, bf16=False, masked=False,
+def megatron(ranks, folder, *, tp=1, pp=1, tied=False, sequence_parallel=False, distributed=False, bf16=False, masked=False,
              per_token=True, fault=None, partial=None):
     """The schedule, DDP and optimizer of Megatron-core, with the loss function of its pretrain_gpt.py."""
     from megatron.core import parallel_state, pipeline_parallel, tensor_parallel
@@ -153,23 +153,24 @@ def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False,
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
     from megatron.core.transformer import TransformerConfig, torch_norm
     from dump_megatron import MegatronDump
-    torch.cuda.current_device = lambda: "cpu"
+    torch.cuda.current_device, torch.cuda.synchronize = lambda: "cpu", lambda: None
     torch_norm.WrappedTorchNorm.__new__ = megatron_norm
     tensor_parallel.random.CudaRNGStatesTracker.fork = lambda *unused: contextlib.nullcontext()
     torch.distributed.init_process_group("gloo")
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp)
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp)
     torch.manual_seed(0)
     config = TransformerConfig(
         num_layers=2, hidden_size=32, ffn_hidden_size=64, num_attention_heads=4, num_query_groups=2,
         normalization="RMSNorm", gated_linear_unit=True, add_bias_linear=False, init_method_std=0.1,
         activation_func=torch.nn.functional.silu, hidden_dropout=0.0, attention_dropout=0.0, layernorm_epsilon=1e-6,
-        tensor_model_parallel_size=tp, sequence_parallel=sequence_parallel, calculate_per_token_loss=per_token,
+        tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, sequence_parallel=sequence_parallel, calculate_per_token_loss=per_token,
         use_cpu_initialization=True, bias_activation_fusion=False, masked_softmax_fusion=False,
         bias_dropout_fusion=False, apply_rope_fusion=False, gradient_accumulation_fusion=False,
         bf16=bf16, params_dtype=torch.bfloat16 if bf16 else torch.float32, pipeline_dtype=torch.float32)
     model = GPTModel(config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=VOCABULARY,
                      max_sequence_length=LENGTH, position_embedding_type="rope",
-                     share_embeddings_and_output_weights=False)
+                     share_embeddings_and_output_weights=tied, pre_process=parallel_state.is_pipeline_first_stage(),
+                     post_process=parallel_state.is_pipeline_last_stage())
     if fault == "norms_not_marked":
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -184,11 +185,11 @@ def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False,
         params_dtype=config.params_dtype, use_distributed_optimizer=distributed), [model])
     config.finalize_model_grads_func = finalize_model_grads
     ids, labels = samples(masked)
-    rank, share = parallel_state.get_data_parallel_rank(), SAMPLES * tp // ranks
+    rank, share = parallel_state.get_data_parallel_rank(), SAMPLES * tp * pp // ranks
     ids, labels = ids[rank * share:(rank + 1) * share], labels[rank * share:(rank + 1) * share]
     counted = torch.nn.functional.pad(labels[:, 1:] != -100, (0, 1))
     given = torch.nn.functional.pad(ids[:, 1:], (0, 1))
-    llama = make_model().config.to_dict()
+    llama = make_model(tied).config.to_dict()
     dump = MegatronDump(folder, [model], llama, **(partial or {}))
     future = torch.triu(torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool), 1)
 
@@ -205,8 +206,9 @@ def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False,
     losses = pipeline_parallel.get_forward_backward_func()(
         forward_step_func=forward_step, data_iterator=iter(zip(ids.chunk(2), given.chunk(2), counted.chunk(2))),
         model=[model], num_microbatches=2, seq_length=LENGTH, micro_batch_size=share // 2, forward_only=False)
-    loss = torch.stack([loss["loss"] for loss in losses]).sum(0)
-    torch.distributed.all_reduce(loss, group=parallel_state.get_data_parallel_group())
+    loss = torch.stack([torch.zeros(2), *(loss["loss"] for loss in losses)]).sum(0)  # of the last stage
+    for group in (parallel_state.get_data_parallel_group(), parallel_state.get_pipeline_model_parallel_group()):
+        torch.distributed.all_reduce(loss, group=group)
     dump.gradients(loss[0] / loss[1], optimizer.get_loss_scale().item())
     _, norm, _ = optimizer.step()
     dump.finish(optimizer, grad_norm=norm, clip_norm=CLIP)
@@ -305,6 +307,8 @@ CASES = {
     "megatron_sp_4": (4, None, dict(loop=megatron, tp=2, sequence_parallel=True, masked=True)),
     "megatron_distributed_4": (4, None, dict(loop=megatron, tp=2, distributed=True, masked=True)),
     "megatron_distributed_bf16_2": (2, None, dict(loop=megatron, distributed=True, bf16=True)),
+    "megatron_pp_2": (2, None, dict(loop=megatron, pp=2, masked=True)),
+    "megatron_pp_tied_4": (4, None, dict(loop=megatron, pp=2, tied=True, distributed=True)),
     "megatron_bf16_partial_2": (2, None, dict(loop=megatron, tp=2, bf16=True, partial=PARTIAL)),
     "megatron_norms_not_marked_2": (2, "norms: a part is missing, as when a sum over tp=2 is missing", dict(
         loop=megatron, tp=2, sequence_parallel=True, fault="norms_not_marked")),
