@@ -178,6 +178,17 @@ TEST_F(Against, NoisesOfHalvesAreTheRoundingOfBf16) {
   EXPECT_TRUE(has(verdict(true), "equal within the rounding of bf16"));
 }
 
+TEST_F(Against, AConstantThatDiffersIsNoRoundingOfBf16) {
+  const std::string note = "is it TF32, or another constant";
+  for (auto& [name, values] : gradients_) values = values.to(at::kFloat);
+  std::ifstream text(folder() / "before/config.json");
+  nlohmann::json config = nlohmann::json::parse(text);
+  EXPECT_FALSE(has(verdict(true), note));
+  config["rms_norm_eps"] = config["rms_norm_eps"].get<double>() + 1e-5;
+  std::ofstream(folder() / "before/config.json") << config;
+  EXPECT_TRUE(has(verdict(true), note)) << verdict(true);
+}
+
 TEST_F(Against, FactorsOfAllGradientsAreNumbersOfTheMesh) {
   const Tensors right = gradients_;
   for (const auto& [factor, explanation] : {std::pair{2.0, "gradients: summed over "},
