@@ -91,11 +91,11 @@ class MegatronDump(StepDump):
         lists = [chunk.buffers for chunk in self.chunks if not callable(chunk.buffers)]  # of Megatron's DDP
         return [buffer for buffers in lists for buffer in buffers]
 
-    def _turn(self):
-        ranks = self.groups.get_tensor_model_parallel_world_size()
-        own = self.groups.get_data_parallel_rank(with_context_parallel=True)
-        return (own * ranks + self.groups.get_tensor_model_parallel_rank(),
-                self.groups.get_data_parallel_world_size(with_context_parallel=True) * ranks)
+    def _writes(self, parameter, turn):
+        cut = getattr(parameter, "tensor_model_parallel", False)
+        writer = turn % self.groups.get_tensor_model_parallel_world_size() if cut else 0
+        return (self.groups.get_data_parallel_rank(with_context_parallel=True) == 0
+                and self.groups.get_tensor_model_parallel_rank() == writer)
 
     def _parameters(self, kind):
         for chunk in self.chunks:

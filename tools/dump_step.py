@@ -48,9 +48,9 @@ class StepDump:
     dict of the tensors that Hugging Face has for one of the model, by name; for weights and gradients alike.
 
     For large models: `layers`, such as [0, 1, "last"], whose gradients and updates are written (and those outside of
-    layers); `sample`: the most elements of a tensor that are. All weights before the step are written. Each rank writes
-    its share of the tensors into `folder`, which all ranks must see, and gathers one tensor at a time (FSDP1: one
-    unit)."""
+    layers); `sample`: the most elements of a tensor that are. All weights before the step are written. Sharded tensors
+    are gathered one at a time (FSDP1: one unit), and their ranks take turns in writing them into `folder`, which all
+    ranks must see. Where ranks have copies, rank 0 writes its own."""
 
     def __init__(self, folder, model, mesh=None, data_rank=None, config=None, layers=None, sample=None,
                  convert=None, max_file_bytes=1 << 30):
@@ -148,7 +148,6 @@ class StepDump:
 
     def _save(self, kind, value):
         """Writes value(parameter) of each parameter. Ranks take turns; each holds at most one file."""
-        writer, writers = self._turn()
         files, samples = _Files(self.folder / kind, self), _Files(self.folder / "sample", self)
         for turn, (name, parameter) in enumerate(self._parameters(kind)):
             layer = block_of(name)
@@ -157,7 +156,7 @@ class StepDump:
             tensor = value(parameter)  # a collective
             if kind == "before":
                 self.names[name] = list(self.convert(name, tensor))
-            if tensor is None or turn % writers != writer:
+            if tensor is None or not self._writes(parameter, turn):
                 continue
             for name, part in self.convert(name, tensor).items():
                 if kind != "before" and self.sample and part.numel() > self.sample:
@@ -170,21 +169,38 @@ class StepDump:
         if self.sample and kind == "gradients":
             self.has_samples = samples.finish()
 
-    def _turn(self):
-        """Returns the number of this rank among those with the same parameters, and how many those are."""
-        return self.rank, self.ranks
+    def _writes(self, parameter, turn):
+        """Returns whether this rank writes a parameter. Ranks that gather it from the same shards as rank 0 take turns;
+        copies of other ranks may differ, which must not be mixed."""
+        if hasattr(parameter, "placements"):  # DTensor
+            place, places = 0, 1
+            for at, size, of in zip(parameter.device_mesh.get_coordinate(), parameter.device_mesh.shape,
+                                    parameter.placements):
+                if of.is_replicate() and at != 0:
+                    return False
+                if not of.is_replicate():
+                    place, places = place * size + at, places * size
+            return 0 in parameter.device_mesh.mesh and turn % places == place
+        if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):  # ZeRO
+            return turn % self.ranks == self.rank
+        return self.rank in self.gathering and turn % len(self.gathering) == self.gathering.index(self.rank)
 
     def _parameters(self, kind):
         """Yields names and parameters of the model; those of FSDP1 while their unit is gathered."""
-        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
         modules = dict(self.model.named_modules())
         units = {prefix: unit for prefix, unit in modules.items() if isinstance(unit, FSDP)}
+        self.gathering = [0]  # ranks that have plain parameters from the same shards as rank 0
         if not units:
             yield from ((plain_name(name), parameter) for name, parameter in self.model.named_parameters())
             return
         inside = {prefix: max((unit for unit in units if f"{prefix}.".startswith(unit and f"{unit}.")), key=len,
                               default=None) for prefix in modules}
         for unit in [None, *units]:
+            self.gathering = [0]
+            if unit is not None and units[unit].sharding_strategy != ShardingStrategy.NO_SHARD:
+                ranks = dist.get_process_group_ranks(units[unit].process_group)
+                self.gathering = ranks if 0 in ranks else []
             seen = set()  # a tied weight has two names
             with contextlib.nullcontext() if unit is None else FSDP.summon_full_params(
                     units[unit], recurse=False, writeback=False, with_grads=kind == "gradients"):

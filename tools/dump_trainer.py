@@ -5,7 +5,7 @@
     dump_trainer(trainer, "step")
     trainer.train()
 
-Every rank makes the call. Works with plain models, DDP, FSDP and DeepSpeed, as accelerate prepares them. `options`:
+Every rank makes the call. Works with plain models, DDP, FSDP and DeepSpeed, as accelerate prepares them. `options` are
 those of StepDump.
 """
 import torch

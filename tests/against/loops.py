@@ -3,8 +3,8 @@
 
     tests/against/loops.py MESHTRAIN [CASE...]
 
-Needs what steps.py needs, and accelerate, deepspeed and megatron-core for the cases that they name; cases of a package
-that is not installed are left out, and named."""
+Needs what steps.py needs, and accelerate, deepspeed, megatron-core and torchtitan for the cases that they name. Cases
+of a package that is not installed are left out, and named."""
 import contextlib
 import importlib.util
 import os
@@ -12,13 +12,14 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 
 import torch
 import torch.overrides
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from steps import LENGTH, SAMPLES, VOCABULARY, StepDump, make_model, samples  # noqa: E402
+from steps import LENGTH, PARTIAL, SAMPLES, VOCABULARY, StepDump, make_model, samples  # noqa: E402
 
 CLIP, RATE, DECAY = 1.0, 1e-3, 0.1
 
@@ -46,15 +47,19 @@ def mean_over_ranks(value):
     return value
 
 
-def accelerate(ranks, folder, *, micro_batches=1, plugin=None, masked=False, precision="no",
-               partial=None):
+def accelerate(ranks, folder, *, micro_batches=1, fsdp=False, masked=False, precision="no", partial=None):
     """The loop of accelerate's guide to gradient accumulation, with the mean of each micro-batch as its loss."""
-    from accelerate import Accelerator
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micro_batches, mixed_precision=precision,
-                              **({} if plugin is None else plugin()))
+    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micro_batches, mixed_precision=precision)
+    if fsdp:  # which accelerate chooses on GPUs alone
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["LlamaDecoderLayer"])
     model = make_model()
     loader = torch.utils.data.DataLoader(Rows(masked), batch_size=SAMPLES // ranks // micro_batches)
     model, optimizer, loader = accelerator.prepare(model, adamw(model), loader)
+    assert fsdp == ("FSDP" in type(model).__name__), type(model)
     dump = StepDump(folder, model, **(partial or {}))
     reported = torch.zeros(())
     for batch in loader:
@@ -138,7 +143,7 @@ def megatron_norm(_, config, hidden_size, eps, **unused):
     return norm
 
 
-def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False, bf16=False, masked=False,
+def megatron(ranks, folder, *, tp=1, pp=1, tied=False, sequence_parallel=False, distributed=False, bf16=False, masked=False,
              per_token=True, fault=None, partial=None):
     """The schedule, DDP and optimizer of Megatron-core, with the loss function of its pretrain_gpt.py."""
     from megatron.core import parallel_state, pipeline_parallel, tensor_parallel
@@ -148,23 +153,24 @@ def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False,
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
     from megatron.core.transformer import TransformerConfig, torch_norm
     from dump_megatron import MegatronDump
-    torch.cuda.current_device = lambda: "cpu"
+    torch.cuda.current_device, torch.cuda.synchronize = lambda: "cpu", lambda: None
     torch_norm.WrappedTorchNorm.__new__ = megatron_norm
     tensor_parallel.random.CudaRNGStatesTracker.fork = lambda *unused: contextlib.nullcontext()
     torch.distributed.init_process_group("gloo")
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp)
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp)
     torch.manual_seed(0)
     config = TransformerConfig(
         num_layers=2, hidden_size=32, ffn_hidden_size=64, num_attention_heads=4, num_query_groups=2,
         normalization="RMSNorm", gated_linear_unit=True, add_bias_linear=False, init_method_std=0.1,
         activation_func=torch.nn.functional.silu, hidden_dropout=0.0, attention_dropout=0.0, layernorm_epsilon=1e-6,
-        tensor_model_parallel_size=tp, sequence_parallel=sequence_parallel, calculate_per_token_loss=per_token,
+        tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, sequence_parallel=sequence_parallel, calculate_per_token_loss=per_token,
         use_cpu_initialization=True, bias_activation_fusion=False, masked_softmax_fusion=False,
         bias_dropout_fusion=False, apply_rope_fusion=False, gradient_accumulation_fusion=False,
         bf16=bf16, params_dtype=torch.bfloat16 if bf16 else torch.float32, pipeline_dtype=torch.float32)
     model = GPTModel(config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=VOCABULARY,
                      max_sequence_length=LENGTH, position_embedding_type="rope",
-                     share_embeddings_and_output_weights=False)
+                     share_embeddings_and_output_weights=tied, pre_process=parallel_state.is_pipeline_first_stage(),
+                     post_process=parallel_state.is_pipeline_last_stage())
     if fault == "norms_not_marked":
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -179,11 +185,11 @@ def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False,
         params_dtype=config.params_dtype, use_distributed_optimizer=distributed), [model])
     config.finalize_model_grads_func = finalize_model_grads
     ids, labels = samples(masked)
-    rank, share = parallel_state.get_data_parallel_rank(), SAMPLES * tp // ranks
+    rank, share = parallel_state.get_data_parallel_rank(), SAMPLES * tp * pp // ranks
     ids, labels = ids[rank * share:(rank + 1) * share], labels[rank * share:(rank + 1) * share]
     counted = torch.nn.functional.pad(labels[:, 1:] != -100, (0, 1))
     given = torch.nn.functional.pad(ids[:, 1:], (0, 1))
-    llama = make_model().config.to_dict()
+    llama = make_model(tied).config.to_dict()
     dump = MegatronDump(folder, [model], llama, **(partial or {}))
     future = torch.triu(torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool), 1)
 
@@ -200,23 +206,84 @@ def megatron(ranks, folder, *, tp=1, sequence_parallel=False, distributed=False,
     losses = pipeline_parallel.get_forward_backward_func()(
         forward_step_func=forward_step, data_iterator=iter(zip(ids.chunk(2), given.chunk(2), counted.chunk(2))),
         model=[model], num_microbatches=2, seq_length=LENGTH, micro_batch_size=share // 2, forward_only=False)
-    loss = torch.stack([loss["loss"] for loss in losses]).sum(0)
-    torch.distributed.all_reduce(loss, group=parallel_state.get_data_parallel_group())
+    loss = torch.stack([torch.zeros(2), *(loss["loss"] for loss in losses)]).sum(0)  # of the last stage
+    for group in (parallel_state.get_data_parallel_group(), parallel_state.get_pipeline_model_parallel_group()):
+        torch.distributed.all_reduce(loss, group=group)
     dump.gradients(loss[0] / loss[1], optimizer.get_loss_scale().item())
     _, norm, _ = optimizer.step()
     dump.finish(optimizer, grad_norm=norm, clip_norm=CLIP)
 
 
-def fsdp_plugin(version):
-    def make():
-        from accelerate import FullyShardedDataParallelPlugin
-        return {"fsdp_plugin": FullyShardedDataParallelPlugin(
-            fsdp_version=version, auto_wrap_policy="transformer_based_wrap", use_orig_params=True,
-            transformer_cls_names_to_wrap=["LlamaDecoderLayer"])}
-    return make
+def torchtitan(ranks, folder, *, tp=1, partial=None, fault=None):
+    """The train_step() of torchtitan's Trainer. Its constructor asks for a GPU, and FlexAttention has no backward on
+    CPUs, so the parts are made here as it makes them, with attention by torch's own function."""
+    torch._utils._get_available_device_type = lambda: "cpu"
+    from torch.distributed.fsdp import FSDPModule
+    from torchtitan import trainer as titan
+    from torchtitan.components.loss import CrossEntropyLoss
+    from torchtitan.components.optimizer.optimizer import default_adamw
+    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+    from torchtitan.distributed import ParallelDims
+    from torchtitan.models import llama3
+    from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+    from torchtitan.models.common.attention import ScaledDotProductAttention
+    from dump_titan import dump_titan
+    torch.distributed.init_process_group("gloo")
+    llama3.get_attention_config = lambda backend: ScaledDotProductAttention.Config()
+    normal, ones = {"weight": lambda w: torch.nn.init.normal_(w, std=0.1)}, {"weight": torch.nn.init.ones_}
+    shape = llama3.Llama3Model.Config(
+        dim=32, vocab_size=VOCABULARY, norm=RMSNorm.Config(normalized_shape=32, eps=1e-6, param_init=ones),
+        tok_embeddings=Embedding.Config(num_embeddings=VOCABULARY, embedding_dim=32, param_init=normal),
+        lm_head=Linear.Config(in_features=32, out_features=VOCABULARY, param_init=normal),
+        layers=llama3._build_llama3_layers(
+            n_layers=2, dim=32, n_heads=4, n_kv_heads=2, hidden_dim=64, attn_backend="",
+            rope=ComplexRoPE.Config(dim=8, max_seq_len=64, theta=10000.0)))
+    for layer in shape.layers:
+        layer.attention_norm.eps = layer.ffn_norm.eps = 1e-6
+    trainer = object.__new__(titan.Trainer)
+    trainer.config = config = titan.Trainer.Config(
+        model_spec=llama3.ModelSpec("llama3", "tiny", shape, llama3.parallelize_llama, None, None,
+                                    llama3.Llama3StateDictAdapter),
+        parallelism=ParallelismConfig(tensor_parallel_degree=tp), optimizer=default_adamw(lr=RATE),
+        loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY), activation_checkpoint=None,
+        training=TrainingConfig(seq_len=LENGTH, steps=1, disable_cuda_graphs=True, mixed_precision_param="float32"))
+    trainer.parallel_dims = dims = ParallelDims.from_config(config.parallelism, ranks)
+    titan.dist_utils.set_spmd_backend(config.parallelism.spmd_backend)
+    shape.update_from_config(config=config)
+    trainer.model_config, trainer.device = shape, torch.device("cpu")
+    with torch.device("meta"):
+        model = shape.build()
+    model = config.model_spec.parallelize_fn(
+        model, parallel_dims=dims, training=config.training, parallelism=config.parallelism,
+        compile_config=CompileConfig(), ac_config=None, dump_folder=str(folder))
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+    model.to_empty(device="cpu")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model.init_weights(buffer_device=None)
+    model.train()
+    trainer.model_parts, trainer.loss_fn = [model], config.loss.build(compile_config=CompileConfig())
+    trainer.optimizers = config.optimizer.build(model_parts=[model])
+    trainer.lr_schedulers = config.lr_scheduler.build(optimizers=trainer.optimizers, training_steps=10)
+    trainer.metrics_processor = types.SimpleNamespace(should_log=lambda step: False)
+    trainer.checkpointer = types.SimpleNamespace(maybe_wait_for_staging=lambda: None)
+    trainer.gradient_accumulation_steps, trainer.num_pipeline_parallel_microbatches = 2, 1
+    trainer.step, trainer.ntokens_seen = 1, 0
+    trainer.train_context = titan.dist_utils.get_spmd_context(parallel_dims=dims, spmd_typechecking=False)
+    trainer.fwd_bwd_fn = trainer._forward_backward_body
+    if fault == "ranks_counted_alone":
+        titan.dist_utils.dist_sum_tensor = lambda tokens, mesh: tokens * mesh.size()
+    ids, labels = samples(masked=True)
+    rank, share = dims.get_mesh("batch").get_local_rank() if dims.dp_enabled else 0, SAMPLES * tp // ranks
+    ids, labels = ids[rank * share:(rank + 1) * share], labels[rank * share:(rank + 1) * share]
+    given = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    dump_titan(trainer, folder, make_model().config.to_dict(), **(partial or {}))
+    trainer.train_step(iter([({"input": x, "positions": torch.arange(LENGTH).expand(len(x), -1)}, y)
+                             for x, y in zip(ids.chunk(2), given.chunk(2))]))
 
 
-PARTIAL = dict(layers=["last"], sample=300, max_file_bytes=4000)
 CASES = {
     "accelerate_1": (1, None, dict(loop=accelerate, micro_batches=2)),
     "accelerate_ddp_2": (2, None, dict(loop=accelerate, micro_batches=2)),
@@ -225,10 +292,8 @@ CASES = {
     "accelerate_masked_partial_2": (2, "the mean of the micro-batches' means", dict(
         loop=accelerate, micro_batches=2, masked=True, partial=PARTIAL)),
     "accelerate_bf16": (1, None, dict(loop=accelerate, precision="bf16")),
-    "accelerate_fsdp1_2": (2, None, dict(loop=accelerate, plugin=fsdp_plugin(1))),
-    "accelerate_fsdp2_2": (2, None, dict(loop=accelerate, plugin=fsdp_plugin(2))),
-    "accelerate_fsdp1_partial_2": (2, None, dict(loop=accelerate, plugin=fsdp_plugin(1), partial=PARTIAL)),
-    "accelerate_fsdp2_partial_2": (2, None, dict(loop=accelerate, plugin=fsdp_plugin(2), partial=PARTIAL)),
+    "accelerate_fsdp2_2": (2, None, dict(loop=accelerate, fsdp=True)),
+    "accelerate_fsdp2_partial_2": (2, None, dict(loop=accelerate, fsdp=True, partial=PARTIAL)),
     "trainer_2": (2, None, dict(loop=transformers, micro_batches=2)),
     "trainer_zero3_2": (2, None, dict(loop=transformers, micro_batches=2, deepspeed=ZERO3)),
     "trainer_one_rank_counts_2": (2, "the mean of the ranks' means", dict(
@@ -242,10 +307,17 @@ CASES = {
     "megatron_sp_4": (4, None, dict(loop=megatron, tp=2, sequence_parallel=True, masked=True)),
     "megatron_distributed_4": (4, None, dict(loop=megatron, tp=2, distributed=True, masked=True)),
     "megatron_distributed_bf16_2": (2, None, dict(loop=megatron, distributed=True, bf16=True)),
+    "megatron_pp_2": (2, None, dict(loop=megatron, pp=2, masked=True)),
+    "megatron_pp_tied_4": (4, None, dict(loop=megatron, pp=2, tied=True, distributed=True)),
     "megatron_bf16_partial_2": (2, None, dict(loop=megatron, tp=2, bf16=True, partial=PARTIAL)),
     "megatron_norms_not_marked_2": (2, "norms: a part is missing, as when a sum over tp=2 is missing", dict(
         loop=megatron, tp=2, sequence_parallel=True, fault="norms_not_marked")),
     "megatron_masked_2": (2, "the mean of the micro-batches' means", dict(loop=megatron, masked=True, per_token=False)),
+    "torchtitan_fsdp_2": (2, None, dict(loop=torchtitan)),
+    "torchtitan_fsdp_tp_4": (4, None, dict(loop=torchtitan, tp=2)),
+    "torchtitan_partial_4": (4, None, dict(loop=torchtitan, tp=2, partial=PARTIAL)),
+    "torchtitan_ranks_counted_alone_2": (2, "the mean of the ranks' means", dict(
+        loop=torchtitan, fault="ranks_counted_alone")),
     "deepspeed_masked_2": (2, "the mean of the ranks' means", dict(loop=deepspeed, stage=2, masked=True)),
 }
 

@@ -151,7 +151,7 @@ def clip_gradients(model, norm, clip):
 
 def train(rank, ranks, folder, *, masked=False, tied=False, micro_batches=1, wrap=None, dtype=None, autocast=False,
           loss_of="tokens", fault=None, clip=1.0, decay=0.1, optimizer=torch.optim.AdamW, seed=0, tp=1,
-          documents=False):
+          documents=False, partial=None):
     """One step of data parallelism by hand or by a wrapper, with the fault planted in it."""
     torch.manual_seed(seed)
     model = make_model(tied, seed)
@@ -177,7 +177,7 @@ def train(rank, ranks, folder, *, masked=False, tied=False, micro_batches=1, wra
     if ranks > 1:
         dist.all_reduce(total)
         total //= tp
-    dump = StepDump(folder, wrapped, mesh=mesh, data_rank=rank)
+    dump = StepDump(folder, wrapped, mesh=mesh, data_rank=rank, **(partial or {}))
     reported = torch.zeros(())
     pieces = list(zip(ids.chunk(micro_batches), labels.chunk(micro_batches)))
     for number, (x, y) in enumerate(pieces):
@@ -373,6 +373,19 @@ FAULTS = {
 }
 
 
+def fsdp1_blocks(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    policy = ModuleWrapPolicy({type(model.model.layers[0])})
+    return FSDP(model, use_orig_params=True, device_id=torch.device("cpu"), auto_wrap_policy=policy)
+
+
+PARTIAL = dict(layers=["last"], sample=300, max_file_bytes=4000)
+RIGHT |= {
+    "fsdp1_blocks_2": (2, dict(wrap=fsdp1_blocks, tied=True)),
+    "fsdp1_partial_2": (2, dict(wrap=fsdp1_blocks, partial=PARTIAL)),
+    "fsdp2_tp_partial_4": (4, dict(wrap=tensor_parallel(False), tp=2, partial=PARTIAL)),
+}
 CASES = {name: (ranks, None, settings) for name, (ranks, settings) in RIGHT.items()} | FAULTS
 
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -17,6 +18,7 @@
 #include "tests/against/made_step.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
+#include "tests/tools/program.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -86,6 +88,17 @@ TEST_F(Against, NoisesOfHalvesAreTheRoundingOfBf16) {
   for (auto& [name, values] : gradients) values = values.to(at::kBFloat16).to(at::kDouble);
   take(gradients);
   EXPECT_TRUE(has(verdict(true), "equal within the rounding of bf16"));
+}
+
+TEST_F(Against, AConstantThatDiffersIsNoRoundingOfBf16) {
+  const std::string note = "is it TF32, or another constant";
+  for (auto& [name, values] : gradients) values = values.to(at::kFloat);
+  std::ifstream text(folder() / "before/config.json");
+  nlohmann::json config = nlohmann::json::parse(text);
+  EXPECT_FALSE(has(verdict(true), note));
+  config["rms_norm_eps"] = config["rms_norm_eps"].get<double>() + 1e-5;
+  std::ofstream(folder() / "before/config.json") << config;
+  EXPECT_TRUE(has(verdict(true), note)) << verdict(true);
 }
 
 TEST_F(Against, FactorsOfAllGradientsAreNumbersOfTheMesh) {
@@ -207,6 +220,12 @@ TEST_F(AgainstDocuments, AreThoseOfTheDump) {
   expect("documents: attention crosses them, although positions begin anew in each");
 }
 
+TEST_F(AgainstDocuments, AreRefusedOnAMesh) {
+  verdict(true);  // writes the step
+  const Ending ending = run_meshtrain({"verify", "--against", folder(), "--mesh", "dp=1"});
+  EXPECT_TRUE(has(only_complaint(ending), "--mesh: the step has packed documents")) << ending.err;
+}
+
 TEST_F(Against, PositionsOfContextParallelRanksAreGlobal) {
   step["mesh"] = {{"dp", 2}, {"cp", 2}};
   const at::Tensor labels = StepDump(folder()).labels(), all = at::arange(12);
@@ -306,6 +325,44 @@ TEST_F(Against, RefusesWhatCannotBeCompared) {
   EXPECT_TRUE(has(refusal(), "step.json: no mesh")) << refusal();
   fs::remove(folder() / "step.json");
   EXPECT_TRUE(has(refusal(), "there is no step.json in it")) << refusal();
+}
+
+/// The same step on a mesh of this program, as users run it.
+class AgainstMesh : public Against {
+ protected:
+  Ending verify_on(int ranks, const std::vector<std::string>& arguments) {
+    verdict(true);  // writes the step
+    std::vector<std::string> words = {"verify", "--against", folder()};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return ranks == 1 ? run_meshtrain(words) : run_meshtrain_on_ranks(ranks, words);
+  }
+};
+
+TEST_F(AgainstMesh, ComputesTheStepAsOneRankDoes) {
+  const Ending ending = verify_on(4, {"--mesh", "dp=2,tp=2", "--set", "parallel.sequence_parallel=on"});
+  EXPECT_EQ(ending.status, 0) << ending.out << ending.err;
+  EXPECT_TRUE(has(ending.out, "equal: the worst gradient has ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "tp=2 against one rank\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "sequence parallel on")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "equal: loss, gradient norm, ")) << ending.out;
+  char loss[32];
+  std::snprintf(loss, sizeof loss, "%.7g", own.loss());
+  EXPECT_EQ(count(ending.out, loss), 4) << "the program's, one rank's, the mesh's and one rank's: " << ending.out;
+}
+
+TEST_F(AgainstMesh, FindsAFaultOfTheMesh) {
+  const Ending ending = verify_on(2, {"--mesh", "dp=2", "--inject", "skip-reduce:dp.gradients"});
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_TRUE(has(ending.out, "equal: the worst gradient has ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "a sum over dp, or the input of each of its ranks, is wrong")) << ending.out;
+}
+
+TEST_F(AgainstMesh, RefusesMeshesThatCannotComputeTheStep) {
+  EXPECT_TRUE(has(only_complaint(verify_on(3, {"--mesh", "dp=3"})), "8 samples, which 3 data ranks cannot share"));
+  EXPECT_TRUE(has(only_complaint(verify_on(1, {"--mesh", "tp=2"})), " needs 2 ranks, but 1 was started"));
+  EXPECT_TRUE(has(only_complaint(verify_on(2, {})), "--against: give --mesh, the mesh of these 2 ranks"));
+  EXPECT_TRUE(has(only_complaint(verify_on(1, {"--inject", "skip-reduce:dp"})), "give --mesh"));
+  EXPECT_TRUE(has(only_complaint(verify_on(1, {"--shrink"})), "the step is one of the complete model"));
 }
 
 /// Families that store several layers in one tensor.

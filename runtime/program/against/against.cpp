@@ -15,6 +15,8 @@
 namespace meshtrain {
 namespace {
 
+constexpr double kLikeBf16 = 0.1;  // of the bound: the worst gradient of a step in bf16 had 0.2 to 0.5 of it
+
 std::string row(const std::string& what, double theirs, double own, double difference, double bound,
                 const std::string& name = "") {
   char text[512];
@@ -146,6 +148,9 @@ bool verify_against(const std::filesystem::path& folder, const AgainstOptions& o
     std::snprintf(share, sizeof share, "%.2g", most);
     print(std::string("equal") + (halves ? " within the rounding of bf16" : "") +
           (dump.is_complete() ? "" : ", in what was dumped") + ": the worst gradient has " + share + " of its bound\n");
+    if (halves && most < kLikeBf16 && dump.gradient_dtype() == at::kFloat) {
+      print("a step in bf16 differs more than this one: is it TF32, or another constant, as of norms or of RoPE?\n");
+    }
     return true;
   }
   print("DIFFERENT:\n");
