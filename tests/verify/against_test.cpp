@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -14,96 +15,30 @@
 #include "mesh/device/aten.h"
 #include "runtime/program/against/against.h"
 #include "runtime/program/against/own_step.h"
-#include "runtime/training/safetensors/writer.h"
+#include "tests/against/made_step.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
+#include "tests/tools/program.h"
 
 namespace meshtrain::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kRate = 1e-3, kDecay = 0.1, kClip = 0.5;
+using Tensors = MadeStep::Tensors;
 
-fs::path fixture(const std::string& name) {
-  return fs::path(std::getenv("MESHTRAIN_SOURCE")) / "tests/fixtures" / name;
-}
-
-using Tensors = std::map<std::string, at::Tensor>;
+constexpr double kClip = MadeStep::kClip, kDecay = MadeStep::kDecay, kRate = MadeStep::kRate;
 
 /// A step on two data ranks with two micro-batches each, whose parts have different numbers of labels.
-class Against : public ::testing::Test {
+class Against : public ::testing::Test, private ScratchFolder, protected MadeStep {
  protected:
-  explicit Against(const std::string& family = "llama") {
-    fs::create_directories(folder() / "before");
-    for (const char* file : {"config.json", "model.safetensors"}) {
-      fs::copy_file(fixture(family) / file, folder() / "before" / file);
-    }
-    at::Generator generator = at::detail::createCPUGenerator(7);
-    const int64_t vocabulary = read_vocabulary();
-    const at::Tensor inputs = at::randint(vocabulary, {8, 12}, generator, at::kLong);
-    at::Tensor labels = at::randint(vocabulary, {8, 12}, generator, at::kLong);
-    for (int64_t i = 0; i < 8; ++i) labels[i].narrow(0, 0, i).fill_(-100);
-    save("batch.safetensors", {{"input_ids", inputs},
-                               {"labels", labels},
-                               {"rank", at::tensor({0, 0, 0, 0, 1, 1, 1, 1}, at::kLong)},
-                               {"micro_batch", at::tensor({0, 0, 1, 1, 0, 0, 1, 1}, at::kLong)}});
-    step_ = {{"loss", 1.0},
-             {"mesh", {{"dp", 2}}},
-             {"clip_norm", kClip},
-             {"optimizer", {{"name", "AdamW"}, {"updates", 1}, {"groups", nlohmann::json::array()}}}};
-    write_step();
-    write("gradients", {{"none", at::zeros({1})}});
-    write("after", {{"none", at::zeros({1})}});
-    const StepDump dump(folder());
-    own_ = compute_step(dump, dump.labels(), "fp64", /*apart=*/true);
-    for (const std::string& name : own_.names) {
-      gradients_[name] = own_.gradient(name);
-      before_[name] = dump.before(name, own_.shapes.at(name));
-    }
-    step_["loss"] = own_.loss();
-    step_["grad_norm"] = norm(gradients_);
-    step_["optimizer"]["groups"].push_back(
-        {{"parameters", own_.names}, {"lr", kRate}, {"betas", {0.9, 0.95}}, {"eps", 1e-8}, {"weight_decay", kDecay}});
-    update(kClip / norm(gradients_), kDecay);
-  }
+  explicit Against(const MadeStepOptions& options = {}) : MadeStep(path(), options) {}
 
-  fs::path folder() const { return scratch_.path(); }
-
-  static double norm(const Tensors& tensors) {
-    double squares = 0;
-    for (const auto& [name, values] : tensors) squares += values.square().sum().item<double>();
-    return std::sqrt(squares);
-  }
-  /// Returns the sum of the parts' gradients with these weights, 1 where right.
-  Tensors of_parts(const std::vector<double>& weights) const {
-    Tensors result;
-    for (const std::string& name : own_.names) {
-      result[name] = at::zeros_like(gradients_.at(name));
-      for (size_t k = 0; k < weights.size(); ++k) {
-        result[name] += own_.parts[k].gradients.at(name) * (weights[k] / static_cast<double>(own_.num_counted()));
-      }
-    }
-    return result;
-  }
-  /// Sets the program's weights after AdamW's first step.
-  void update(double clip_factor, double decay) {
-    for (const auto& [name, gradient] : gradients_) {
-      const at::Tensor clipped = gradient * std::min(clip_factor, 1.0);
-      after_[name] = before_[name] - kRate * (clipped / (clipped.abs() + 1e-8) + decay * before_[name]);
-    }
-  }
-  /// Takes other gradients, and what follows from them.
-  void take(const Tensors& gradients) {
-    for (const auto& [name, values] : gradients) gradients_[name] = values;
-    step_["grad_norm"] = norm(gradients_);
-    update(kClip / norm(gradients_), kDecay);
-  }
   /// Returns what is printed; `equal`: the expected verdict.
   std::string verdict(bool equal) {
     write_step();
-    write("gradients", gradients_);
-    write("after", after_);
+    write("gradients", dumped(gradients));
+    write("after", dumped(after));
     std::string text;
     EXPECT_EQ(verify_against(folder(), {}, [&](const std::string& part) { text += part; }), equal) << text;
     return text;
@@ -112,58 +47,74 @@ class Against : public ::testing::Test {
     const std::string text = verdict(false);
     EXPECT_TRUE(has(text, "\n  " + explanation)) << text;
   }
-  void write_step() const { std::ofstream(folder() / "step.json") << step_; }
-  void write(const std::string& kind, const Tensors& tensors) const {
-    fs::create_directories(folder() / kind);
-    save(kind + "/model.safetensors", tensors);
+  /// Leaves out layer 0, and of tensors with more than `most` elements all but so many.
+  void leave_out(int64_t most) {
+    step["layers"] = {1};
+    step["sample"] = most;
+    Tensors numbers;
+    for (const auto& [name, values] : gradients) {
+      if (values.numel() > most && !has(name, "layers.0.")) numbers[name] = some(values.numel(), most);
+    }
+    write("sample", numbers);
+    num_dumped_ = most;
   }
-
-  nlohmann::json step_;
-  OwnStep own_;
-  Tensors gradients_, before_, after_;
+  /// Returns `most` different numbers of elements.
+  static at::Tensor some(int64_t numel, int64_t most) {
+    return at::arange(most, at::kLong).mul_(7919).remainder(numel);
+  }
 
  private:
-  int64_t read_vocabulary() const {
-    return nlohmann::json::parse(std::ifstream(folder() / "before/config.json")).at("vocab_size");
-  }
-  void save(const std::string& file, const Tensors& tensors) const {
-    std::vector<TensorEntry> entries;
-    for (const auto& [name, values] : tensors) entries.push_back({name, values.scalar_type(), values.sizes().vec()});
-    SafetensorsWriter writer(folder() / file, entries);
-    for (const auto& [name, values] : tensors) writer.write(name, values);
-    writer.finish();
+  /// Returns what leave_out() leaves.
+  Tensors dumped(Tensors tensors) const {
+    if (num_dumped_ == 0) return tensors;
+    std::erase_if(tensors, [](const auto& entry) { return has(entry.first, "layers.0."); });
+    for (auto& [name, values] : tensors) {
+      if (values.numel() > num_dumped_) values = values.reshape(-1).index({some(values.numel(), num_dumped_)});
+    }
+    return tensors;
   }
 
-  ScratchFolder scratch_;
+  int64_t num_dumped_ = 0;  // elements of a tensor; 0: all
 };
 
 TEST_F(Against, ARightStepIsEqual) {
   EXPECT_TRUE(has(verdict(true), "equal: the worst gradient has "));
-  for (auto& [name, values] : gradients_) values = values.to(at::kFloat).to(at::kDouble);
-  take(gradients_);
+  for (auto& [name, values] : gradients) values = values.to(at::kFloat).to(at::kDouble);
+  take(gradients);
   EXPECT_TRUE(has(verdict(true), "equal: the worst gradient has "));
 }
 
 TEST_F(Against, NoisesOfHalvesAreTheRoundingOfBf16) {
-  for (auto& [name, values] : gradients_) values = values.to(at::kBFloat16).to(at::kDouble);
-  take(gradients_);
+  for (auto& [name, values] : gradients) values = values.to(at::kBFloat16).to(at::kDouble);
+  take(gradients);
   EXPECT_TRUE(has(verdict(true), "equal within the rounding of bf16"));
 }
 
+TEST_F(Against, AConstantThatDiffersIsNoRoundingOfBf16) {
+  const std::string note = "is it TF32, or another constant";
+  for (auto& [name, values] : gradients) values = values.to(at::kFloat);
+  std::ifstream text(folder() / "before/config.json");
+  nlohmann::json config = nlohmann::json::parse(text);
+  EXPECT_FALSE(has(verdict(true), note));
+  config["rms_norm_eps"] = config["rms_norm_eps"].get<double>() + 1e-5;
+  std::ofstream(folder() / "before/config.json") << config;
+  EXPECT_TRUE(has(verdict(true), note)) << verdict(true);
+}
+
 TEST_F(Against, FactorsOfAllGradientsAreNumbersOfTheMesh) {
-  const Tensors right = gradients_;
+  const Tensors right = gradients;
   for (const auto& [factor, explanation] : {std::pair{2.0, "gradients: summed over "},
                                             {0.25, "gradients: divided once too often by dp=2 and 2 micro-batches"}}) {
-    for (auto& [name, values] : gradients_) values = right.at(name) * factor;
-    take(gradients_);
+    for (auto& [name, values] : gradients) values = right.at(name) * factor;
+    take(gradients);
     expect(explanation);
   }
 }
 
 TEST_F(Against, SumsOfPartsAreNamedByWhatTheyLack) {
-  const auto all = static_cast<double>(own_.num_counted());
+  const auto all = static_cast<double>(own.num_counted());
   std::vector<double> counted, means, rank_means, one, last;
-  for (const BatchPart& part : own_.parts) counted.push_back(static_cast<double>(part.num_counted));
+  for (const BatchPart& part : own.parts) counted.push_back(static_cast<double>(part.num_counted));
   ASSERT_EQ(counted.size(), 4U);
   for (const double n : counted) means.push_back(all / (4 * n));
   const double rank0 = counted[0] + counted[1], rank1 = counted[2] + counted[3], lasts = counted[1] + counted[3];
@@ -182,57 +133,67 @@ TEST_F(Against, SumsOfPartsAreNamedByWhatTheyLack) {
   expect("gradients: the parts of the batch have other weights than their labels");
 }
 
+TEST_F(Against, TensorsOfRanksThatDoNotSumAreNamedByTheirRanks) {
+  const auto all = static_cast<double>(own.num_counted());
+  const double of_rank0 = static_cast<double>(own.parts[0].num_counted + own.parts[1].num_counted);
+  Tensors mixed = of_parts({all / of_rank0, all / of_rank0, 0, 0});
+  const Tensors of_rank1 = of_parts({0, 0, all / (all - of_rank0), all / (all - of_rank0)});
+  for (size_t i = 0; i < own.names.size(); i += 2) mixed[own.names[i]] = of_rank1.at(own.names[i]);
+  take(mixed);
+  expect(
+      "gradients: rank 0's samples alone: the sum over data ranks is missing; in other tensors rank 1's samples alone");
+}
+
 TEST_F(Against, FaultsOfSomeParametersAreNamedByTheirKind) {
-  step_["mesh"] = {{"dp", 2}, {"tp", 2}};
-  const Tensors right = gradients_;
-  for (auto& [name, values] : gradients_) values = has(name, "norm") ? values * 2 : values;
-  take(gradients_);
+  step["mesh"] = {{"dp", 2}, {"tp", 2}};
+  const Tensors right = gradients;
+  for (auto& [name, values] : gradients) values = has(name, "norm") ? values * 2 : values;
+  take(gradients);
   expect("gradients of norms: summed over dp=2, where the mean belongs, or summed twice");
-  gradients_ = right;
-  for (auto& [name, values] : gradients_) {
+  gradients = right;
+  for (auto& [name, values] : gradients) {
     if (has(name, "norm")) values = at::randn(values.sizes(), values.options()) * values.abs().max();
   }
-  take(gradients_);
+  take(gradients);
   expect("gradients of norms: a part is missing, as when a sum over tp=2 is missing");
-  gradients_ = right;
-  std::erase_if(gradients_, [](const auto& entry) { return has(entry.first, "norm"); });
+  gradients = right;
+  std::erase_if(gradients, [](const auto& entry) { return has(entry.first, "norm"); });
   take({});
   expect("no gradients: norms");
 }
 
 TEST_F(Against, LossesAreExplainedAsGradientsAre) {
-  const double right = step_["loss"];
-  step_["loss"] = 2 * right;
+  const double right = step["loss"];
+  step["loss"] = 2 * right;
   expect("loss: summed over ");
-  step_["loss"] = own_.parts[0].loss_sum + own_.parts[1].loss_sum;
-  step_["loss"] =
-      step_["loss"].get<double>() / static_cast<double>(own_.parts[0].num_counted + own_.parts[1].num_counted);
+  step["loss"] = own.parts[0].loss_sum + own.parts[1].loss_sum;
+  step["loss"] = step["loss"].get<double>() / static_cast<double>(own.parts[0].num_counted + own.parts[1].num_counted);
   expect("loss: rank 0's samples alone");
 }
 
 TEST_F(Against, NormsAreExplainedByWhatTheyCount) {
-  const double all = norm(gradients_), embedding = norm({{"", gradients_.at("model.embed_tokens.weight")}});
+  const double all = norm(gradients), embedding = norm({{"", gradients.at("model.embed_tokens.weight")}});
   for (const auto& [value, explanation] :
        {std::pair{std::sqrt(all * all - embedding * embedding), "norm: lacks the embedding"},
         {std::sqrt(all * all + embedding * embedding), "norm: counts the embedding twice"},
         {all / std::sqrt(2.0), "norm: of the shard of one of dp=2 ranks"},
         {all * std::sqrt(2.0), "norm: squares are summed over dp=2, whose ranks have the same gradients"}}) {
-    step_["grad_norm"] = value;
+    step["grad_norm"] = value;
     update(kClip / value, kDecay);
     expect(explanation);
   }
 }
 
 TEST_F(Against, UpdatesAreExplainedByTheOptimizersFormula) {
-  update(kClip / norm(gradients_), 0);
+  update(kClip / norm(gradients), 0);
   expect("updates: weight decay is not applied");
-  step_["optimizer"]["name"] = "SGD";
-  step_["optimizer"]["groups"][0]["weight_decay"] = 0;
-  for (const auto& [name, gradient] : gradients_) after_[name] = before_[name] - kRate * gradient;
+  step["optimizer"]["name"] = "SGD";
+  step["optimizer"]["groups"][0]["weight_decay"] = 0;
+  for (const auto& [name, gradient] : gradients) after[name] = before[name] - kRate * gradient;
   expect("updates: gradients are not clipped");
-  after_ = before_;
+  after = before;
   expect("updates: none; the weights did not move");
-  for (const auto& [name, gradient] : gradients_) after_[name] = before_[name] + kRate * gradient;
+  for (const auto& [name, gradient] : gradients) after[name] = before[name] + kRate * gradient;
   expect("updates: another formula, learning rate, or gradients");
 }
 
@@ -240,34 +201,179 @@ TEST_F(Against, LabelsThatWereShiftedTwiceAreFound) {
   const StepDump dump(folder());
   at::Tensor shifted = at::full_like(dump.labels(), -100);
   shifted.narrow(1, 0, 11).copy_(dump.labels().narrow(1, 1, 11));
-  const OwnStep other = compute_step(dump, shifted, "fp64", /*apart=*/false);
-  for (auto& [name, values] : gradients_) values = other.gradient(name);
-  take(gradients_);
+  take_reading({shifted});
   expect("labels: shifted twice");
+  EXPECT_FALSE(has(verdict(false), "loss:")) << "the loss is that of the labels that were found";
+}
+
+class AgainstDocuments : public Against {
+ protected:
+  AgainstDocuments() : Against({.documents = true}) {}
+};
+
+TEST_F(AgainstDocuments, AreThoseOfTheDump) {
+  EXPECT_TRUE(has(verdict(true), "equal: the worst gradient has "));
+  const StepDump dump(folder());
+  take_reading({dump.labels()});
+  expect("documents: ignored; attention crosses them, and positions continue");
+  take_reading({dump.labels(), {}, document_positions(dump.documents(), 12)});
+  expect("documents: attention crosses them, although positions begin anew in each");
+}
+
+TEST_F(AgainstDocuments, AreRefusedOnAMesh) {
+  verdict(true);  // writes the step
+  const Ending ending = run_meshtrain({"verify", "--against", folder(), "--mesh", "dp=1"});
+  EXPECT_TRUE(has(only_complaint(ending), "--mesh: the step has packed documents")) << ending.err;
+}
+
+TEST_F(Against, PositionsOfContextParallelRanksAreGlobal) {
+  step["mesh"] = {{"dp", 2}, {"cp", 2}};
+  const at::Tensor labels = StepDump(folder()).labels(), all = at::arange(12);
+  take_reading({labels, {}, all.remainder(6).expand({8, 12})});
+  expect("positions: they begin at 0 on each of cp=2 ranks, which have consecutive parts of a sequence");
+  take_reading({labels, {}, (all.remainder(3) + all.ge(6).to(at::kLong) * 3).expand({8, 12})});
+  expect("positions: they begin at 0 on each of cp=2 ranks, which have two chunks of a sequence (zig-zag)");
+}
+
+TEST_F(Against, ClippingComesAfterTheSum) {
+  const auto all = static_cast<double>(own.num_counted());
+  std::vector<double> weights;
+  for (const size_t first : {0U, 2U}) {
+    const double counted = static_cast<double>(own.parts[first].num_counted + own.parts[first + 1].num_counted);
+    std::vector<double> alone(4, 0);
+    alone[first] = alone[first + 1] = all / counted;
+    const double clipped = std::min(1.0, kClip / norm(of_parts(alone)));
+    weights.insert(weights.end(), 2, clipped * all / (2 * counted));
+  }
+  take(of_parts(weights));
+  expect("gradients: each rank's gradients are clipped before their sum");
+  Tensors clipped = of_parts({1, 1, 1, 1});
+  const double factor = kClip / norm(clipped);
+  for (auto& [name, values] : clipped) values = values * factor;
+  take(clipped);
+  expect("gradients: clipped already");
+}
+
+TEST_F(Against, WeightDecayIsThatOfEachGroup) {
+  const double clip_factor = kClip / norm(gradients);
+  const auto is_norm = [](const std::string& name) { return has(name, "norm"); };
+  update(clip_factor, [&](const std::string& name) { return is_norm(name) ? 0 : kDecay; });
+  expect("updates of norms: weight decay is not applied");
+  nlohmann::json& groups = step["optimizer"]["groups"];
+  groups.push_back(groups[0]);
+  groups[1]["weight_decay"] = 0;
+  for (nlohmann::json& group : groups) group["parameters"] = nlohmann::json::array();
+  for (const std::string& name : own.names) groups[is_norm(name) ? 1 : 0]["parameters"].push_back(name);
+  EXPECT_TRUE(has(verdict(true), "equal: the worst gradient has "));
+  update(clip_factor, kDecay);
+  expect("updates of norms: weight decay of another group is applied");
+}
+
+TEST_F(Against, LayersAndElementsThatWereLeftOutAreNotCompared) {
+  leave_out(40);
+  const std::string text = verdict(true);
+  EXPECT_TRUE(has(text, "left out   gradients and updates: all layers but 1; of ")) << text;
+  EXPECT_TRUE(has(text, " tensors all but 40 elements at most\n")) << text;
+  EXPECT_TRUE(has(text, "equal, in what was dumped: the worst gradient has ")) << text;
+  const Tensors right = gradients;
+  take({{"model.layers.0.self_attn.o_proj.weight", right.at("model.layers.0.self_attn.o_proj.weight") * 2}});
+  step["grad_norm"] = own.norm();
+  update(kClip / own.norm(), kDecay);
+  verdict(true);
+}
+
+TEST_F(Against, WhatIsLeftIsExplainedAsCompleteStepsAre) {
+  leave_out(40);
+  const Tensors right = gradients;
+  const auto all = static_cast<double>(own.num_counted());
+  std::vector<double> means;
+  for (const BatchPart& part : own.parts) means.push_back(all / (4 * static_cast<double>(part.num_counted)));
+  take(of_parts(means));
+  expect("gradients: the mean of the micro-batches' means");
+  take(right);
+  const double norm_of_all = norm(right), embedding = norm({{"", right.at("model.embed_tokens.weight")}});
+  step["grad_norm"] = std::sqrt(norm_of_all * norm_of_all - embedding * embedding);
+  update(kClip / step["grad_norm"].get<double>(), kDecay);
+  expect("norm: lacks the embedding");
+  take(right);
+  gradients["model.layers.1.mlp.up_proj.weight"] = right.at("model.layers.1.mlp.up_proj.weight").flip(0);
+  expect("gradients of 1 of 5 column-parallel layers");
+}
+
+TEST_F(Against, RefusesLayersAndSamplesThatTheModelDoesNotHave) {
+  const auto refusal = [&] {
+    return message<InputError>([&] { verify_against(folder(), {}, [](const std::string&) {}); });
+  };
+  step["layers"] = {0, 7};
+  write_step();
+  EXPECT_TRUE(has(refusal(), "layers[1] is not a layer of the model")) << refusal();
+  step.erase("layers");
+  step["sample"] = 1;
+  write_step();
+  write("sample", {{"model.norm.weight", at::full({1}, 1 << 20, at::kLong)}});
+  EXPECT_TRUE(has(refusal(), "model.norm.weight must have numbers of elements")) << refusal();
 }
 
 TEST_F(Against, RefusesWhatCannotBeCompared) {
   const auto refusal = [&] {
     return message<InputError>([&] { verify_against(folder(), {}, [](const std::string&) {}); });
   };
-  step_["optimizer"]["updates"] = 3;
+  step["optimizer"]["updates"] = 3;
   EXPECT_TRUE(has(verdict(true), "updates are not compared: it is update 3 of the optimizer; dump the first"));
-  step_.erase("mesh");
+  step.erase("mesh");
   write_step();
   EXPECT_TRUE(has(refusal(), "step.json: no mesh")) << refusal();
   fs::remove(folder() / "step.json");
   EXPECT_TRUE(has(refusal(), "there is no step.json in it")) << refusal();
 }
 
+/// The same step on a mesh of this program, as users run it.
+class AgainstMesh : public Against {
+ protected:
+  Ending verify_on(int ranks, const std::vector<std::string>& arguments) {
+    verdict(true);  // writes the step
+    std::vector<std::string> words = {"verify", "--against", folder()};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return ranks == 1 ? run_meshtrain(words) : run_meshtrain_on_ranks(ranks, words);
+  }
+};
+
+TEST_F(AgainstMesh, ComputesTheStepAsOneRankDoes) {
+  const Ending ending = verify_on(4, {"--mesh", "dp=2,tp=2", "--set", "parallel.sequence_parallel=on"});
+  EXPECT_EQ(ending.status, 0) << ending.out << ending.err;
+  EXPECT_TRUE(has(ending.out, "equal: the worst gradient has ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "tp=2 against one rank\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "sequence parallel on")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "equal: loss, gradient norm, ")) << ending.out;
+  char loss[32];
+  std::snprintf(loss, sizeof loss, "%.7g", own.loss());
+  EXPECT_EQ(count(ending.out, loss), 4) << "the program's, one rank's, the mesh's and one rank's: " << ending.out;
+}
+
+TEST_F(AgainstMesh, FindsAFaultOfTheMesh) {
+  const Ending ending = verify_on(2, {"--mesh", "dp=2", "--inject", "skip-reduce:dp.gradients"});
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_TRUE(has(ending.out, "equal: the worst gradient has ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "a sum over dp, or the input of each of its ranks, is wrong")) << ending.out;
+}
+
+TEST_F(AgainstMesh, RefusesMeshesThatCannotComputeTheStep) {
+  EXPECT_TRUE(has(only_complaint(verify_on(3, {"--mesh", "dp=3"})), "8 samples, which 3 data ranks cannot share"));
+  EXPECT_TRUE(has(only_complaint(verify_on(1, {"--mesh", "tp=2"})), " needs 2 ranks, but 1 was started"));
+  EXPECT_TRUE(has(only_complaint(verify_on(2, {})), "--against: give --mesh, the mesh of these 2 ranks"));
+  EXPECT_TRUE(has(only_complaint(verify_on(1, {"--inject", "skip-reduce:dp"})), "give --mesh"));
+  EXPECT_TRUE(has(only_complaint(verify_on(1, {"--shrink"})), "the step is one of the complete model"));
+}
+
 /// Families that store several layers in one tensor.
 class AgainstFused : public Against {
  protected:
-  AgainstFused() : Against("phi3") {}
+  AgainstFused() : Against({.family = "phi3"}) {}
 };
 
 TEST_F(AgainstFused, GradientsOfFusedLayersAreReadByTheirRows) {
   Tensors fused;
-  for (const auto& [kind, tensors] : {std::pair{"gradients", &gradients_}, {"after", &after_}}) {
+  for (const auto& [kind, tensors] : {std::pair{"gradients", &gradients}, {"after", &after}}) {
     fused = *tensors;
     for (int64_t i = 0; fused.contains("model.layers." + std::to_string(i) + ".self_attn.q_proj.weight"); ++i) {
       const std::string block = "model.layers." + std::to_string(i) + ".";
@@ -283,13 +389,30 @@ TEST_F(AgainstFused, GradientsOfFusedLayersAreReadByTheirRows) {
       join({"mlp.gate_proj", "mlp.up_proj"}, "mlp.gate_up_proj");
     }
     write(kind, fused);
+    const std::string layer = "model.layers.0.self_attn.qkv_proj.weight";
+    const at::Tensor numbers = some(fused.at(layer).numel(), 90);
+    write("sample", {{layer, numbers}});
+    fused[layer] = fused.at(layer).reshape(-1).index({numbers});
+    write(std::string("sampled_") + kind, fused);
   }
-  step_["optimizer"]["groups"][0]["parameters"] = nlohmann::json::array();
-  for (const auto& [name, values] : fused) step_["optimizer"]["groups"][0]["parameters"].push_back(name);
+  step["optimizer"]["groups"][0]["parameters"] = nlohmann::json::array();
+  for (const auto& [name, values] : fused) step["optimizer"]["groups"][0]["parameters"].push_back(name);
   write_step();
-  std::string text;
-  EXPECT_TRUE(verify_against(folder(), {}, [&](const std::string& part) { text += part; })) << text;
-  EXPECT_TRUE(has(text, "worst weight update")) << text;
+  for (const bool sampled : {true, false}) {
+    for (const std::string kind : {"gradients", "after"}) {
+      if (sampled) fs::rename(folder() / kind, folder() / ("all_" + kind));
+      fs::rename(folder() / ((sampled ? "sampled_" : "all_") + kind), folder() / kind);
+    }
+    step["sample"] = sampled ? nlohmann::json(90) : nlohmann::json();
+    write_step();
+    std::string text;
+    EXPECT_TRUE(verify_against(folder(), {}, [&](const std::string& part) { text += part; })) << text;
+    EXPECT_TRUE(has(text, "worst weight update")) << text;
+    EXPECT_EQ(has(text, "left out   gradients and updates: of 1 tensor all but 90 elements at most"), sampled) << text;
+    if (sampled) {
+      for (const char* kind : {"gradients", "after"}) fs::remove_all(folder() / kind);
+    }
+  }
 }
 
 }  // namespace

@@ -1,12 +1,15 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "mesh/agree.h"
 #include "mesh/base/error.h"
 #include "mesh/base/progress.h"
 #include "runtime/program/against/against.h"
+#include "runtime/program/against/on_mesh.h"
 #include "runtime/program/launch/connect.h"
 #include "runtime/program/verify/verify.h"
 #include "tools/meshtrain/commands.h"
@@ -67,10 +70,31 @@ int verify_all(VerifyArguments arguments, const Group& world) {
 int verify_step(const VerifyArguments& arguments, const Group& world) {
   if (!arguments.recipes.empty())
     throw InputError("--against: the folder has the model and the step; leave the recipes out");
-  if (world.size() > 1) throw InputError("--against: one rank computes the step; start meshtrain without mpirun");
-  const std::string& precision = arguments.options.precision;
-  if (precision != "fp64" && precision != "fp32") throw InputError("--against: one rank computes in fp64 or fp32");
-  return verify_against(arguments.against, {precision, arguments.options.every_parameter}, print_text) ? 0 : 1;
+  const std::string& mesh = arguments.recipe.mesh;
+  VerifyOptions options = arguments.options;
+  read_fault(arguments.fault, options);
+  if (options.precision != "fp64" && options.precision != "fp32") {
+    throw InputError("--against: one rank computes in fp64 or fp32");
+  }
+  if (options.shrink || options.steps != 1) throw InputError("--against: the step is one of the complete model");
+  if (mesh.empty() && world.size() > 1) {
+    throw InputError("--against: give --mesh, the mesh of these " + std::to_string(world.size()) +
+                     " ranks, or start meshtrain without mpirun");
+  }
+  if (mesh.empty() && (!arguments.recipe.overrides.empty() || !arguments.fault.empty())) {
+    throw InputError("--against: --set and --inject are for the step on a mesh; give --mesh");
+  }
+  std::optional<StepOnMesh> on_mesh;  // every mistake is reported before anything runs
+  if (!mesh.empty()) on_mesh.emplace(arguments.against, mesh, arguments.recipe.overrides, options, world);
+  bool equal = true;
+  agree(world, [&] {  // the other ranks wait for the comparison with one
+    if (world.rank() != 0) return;
+    equal = verify_against(arguments.against, {options.precision, options.every_parameter}, print_text);
+  });
+  if (!on_mesh) return equal ? 0 : 1;
+  if (world.rank() == 0) print_text("\n");
+  const bool same = on_mesh->verify(print_text);
+  return equal && same ? 0 : 1;
 }
 
 int verify_on_ranks(const VerifyArguments& arguments) {
@@ -92,7 +116,8 @@ void add_verify_command(CLI::App& app, int& status) {
       "are compared. Exit status: 0 equal, 1 different, 2 the input is wrong.\n\n"
       "  mpirun -n 8 meshtrain verify recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"
       "  mpirun -n 4 meshtrain verify recipes/hf_3d/a_dp2_tp2.yaml recipes/hf_3d/e_cp4.yaml --shrink\n"
-      "  meshtrain verify --against STEP      a step of another program, against one rank (docs/against.md)");
+      "  meshtrain verify --against STEP      a step of another program, against one rank (docs/against.md)\n"
+      "  mpirun -n 4 meshtrain verify --against STEP --mesh dp=2,tp=2      and the same step on this mesh");
   command->add_option("recipes", arguments->recipes, "Recipes, YAML files")->type_name("RECIPE...");
   command
       ->add_option("--against", arguments->against,

@@ -8,10 +8,13 @@
 
 #include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
+#include "runtime/program/against/parameter_kinds.h"
 #include "runtime/training/model/folder_tensors.h"
 
 namespace meshtrain {
 namespace {
+
+constexpr const char* kNoNumber = "the factor is no number of ranks, micro-batches or tokens of this step";
 
 std::string text_of(double value) {
   char text[32];
@@ -75,7 +78,7 @@ std::string describe_factor(double factor, const StepDump& dump, const OwnStep& 
 /// Returns describe_factor(), or a sentence that the factor is no number of the step.
 std::string explain_factor(double factor, const StepDump& dump, const OwnStep& own, double tolerance) {
   const std::string text = describe_factor(factor, dump, own, tolerance);
-  return text.empty() ? "the factor is no number of ranks, micro-batches or tokens of this step" : text;
+  return text.empty() ? kNoNumber : text;
 }
 
 /// A way to add up parts, and the weight that it gives to each.
@@ -119,6 +122,7 @@ std::vector<Way> ways(const OwnStep& own) {
         {"the first micro-batch alone: the others are lost", int64_t{0}}}) {
     if (division.num_micro_batches == 1) break;
     const double of_micro_batch = division.by_micro_batch.at(micro_batch);
+    add(text, [&, micro = micro_batch](const BatchPart& part) { return part.micro_batch == micro ? 1.0 : 0.0; });
     add(text, [&, micro = micro_batch](const BatchPart& part) {
       return part.micro_batch == micro ? all / of_micro_batch : 0.0;
     });
@@ -129,16 +133,57 @@ std::vector<Way> ways(const OwnStep& own) {
   return result;
 }
 
+/// Returns the length of the sum of each rank's gradients.
+std::map<int64_t, double> lengths_by_rank(const OwnStep& own) {
+  std::map<int64_t, double> squares;
+  for (const std::string& name : own.names) {
+    std::map<int64_t, at::Tensor> sums;
+    for (const BatchPart& part : own.parts) {
+      at::Tensor& sum = sums[part.rank];
+      sum = sum.defined() ? sum + part.gradients.at(name) : part.gradients.at(name);
+    }
+    for (const auto& [rank, sum] : sums) squares[rank] += std::pow(at::linalg_vector_norm(sum).item<double>(), 2);
+  }
+  for (auto& [rank, square] : squares) square = std::sqrt(square);
+  return squares;
+}
+
+/// Returns the ways in which each rank clips the gradient of its own mean, or of its share of the global mean, before
+/// the ranks' mean.
+std::vector<Way> clipped_ways(const StepDump& dump, const OwnStep& own) {
+  const Division division(own);
+  if (dump.clip_norm() <= 0 || division.num_ranks == 1 || !dump.is_complete()) return {};
+  const auto all = static_cast<double>(own.num_counted()), ranks = static_cast<double>(division.num_ranks);
+  const std::map<int64_t, double> lengths = lengths_by_rank(own);
+  std::vector<Way> result;
+  for (const bool of_means : {false, true}) {
+    Way& way = result.emplace_back(Way{"each rank's gradients are clipped before their sum", {}});
+    for (const BatchPart& part : own.parts) {
+      const double divisor = of_means ? division.by_rank.at(part.rank) : all / ranks;
+      const double factor = std::min(1.0, dump.clip_norm() / (lengths.at(part.rank) / divisor + 1e-6));
+      way.weights.push_back(factor * all / (ranks * divisor));
+    }
+  }
+  return result;
+}
+
 std::string list(const std::vector<double>& numbers) {
   std::string text;
   for (const double number : numbers) text += (text.empty() ? "" : ", ") + text_of(number);
   return text;
 }
 
-/// Explains weights of parts; empty when no way has them.
-std::string describe_weights(const PartFit& fit, const StepDump& dump, const OwnStep& own) {
+std::vector<Way> all_ways(const StepDump& dump, const OwnStep& own) {
+  std::vector<Way> result = ways(own);
+  for (Way& way : clipped_ways(dump, own)) result.push_back(std::move(way));
+  return result;
+}
+
+/// Explains weights of parts; empty when none of the `possible` ways has them.
+std::string describe_weights(const PartFit& fit, const std::vector<Way>& possible, const StepDump& dump,
+                             const OwnStep& own) {
   for (const bool with_factor : {false, true}) {
-    for (const Way& way : ways(own)) {
+    for (const Way& way : possible) {
       double product = 0, square = 0, largest = 0;
       for (size_t k = 0; k < way.weights.size(); ++k) {
         product += way.weights[k] * fit.weights[k];
@@ -159,38 +204,10 @@ std::string describe_weights(const PartFit& fit, const StepDump& dump, const Own
   return "";
 }
 
-/// Says which kind of parameters `some` are, among those of the model.
-std::string describe_kind(const std::vector<const GradientFacts*>& some, const std::vector<GradientFacts>& all,
-                          const StepDump& dump) {
-  const bool tied = dump.shape().tie_word_embeddings;
-  const std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> kinds = {
-      {tied ? "the embedding, which is the head too" : "the embedding",
-       [](const std::string& name) { return name == kEmbedding; }},
-      {"the head", [](const std::string& name) { return name == kHead; }},
-      {"norms", [](const std::string& name) { return name.find("norm") != std::string::npos; }},
-      {"biases", [](const std::string& name) { return name.ends_with(".bias"); }},
-      {"row-parallel layers (o_proj, down_proj)",
-       [](const std::string& name) { return name.ends_with(".o_proj.weight") || name.ends_with(".down_proj.weight"); }},
-      {"column-parallel layers (q, k, v, gate, up)", [](const std::string& name) {
-         return name.ends_with("_proj.weight") && !name.ends_with(".o_proj.weight") &&
-                !name.ends_with(".down_proj.weight");
-       }}};
-  std::string text;
-  std::set<std::string> named;
-  for (const auto& [kind, has] : kinds) {
-    int64_t wrong = 0, total = 0;
-    for (const GradientFacts& fact : all) total += has(fact.name);
-    for (const GradientFacts* fact : some) wrong += has(fact->name);
-    if (wrong == 0) continue;
-    for (const GradientFacts* fact : some) {
-      if (has(fact->name)) named.insert(fact->name);
-    }
-    text += (text.empty() ? "" : ", ") +
-            (wrong == total ? kind : std::to_string(wrong) + " of " + std::to_string(total) + " " + kind);
-  }
-  const size_t others = some.size() - named.size();
-  if (others > 0) text += (text.empty() ? "" : ", ") + counted(others, "other parameter");
-  return text;
+std::vector<std::string> names_of(const std::vector<const GradientFacts*>& facts) {
+  std::vector<std::string> names;
+  for (const GradientFacts* fact : facts) names.push_back(fact->name);
+  return names;
 }
 
 std::string worst(const std::vector<const GradientFacts*>& some, double GradientFacts::*by) {
@@ -199,6 +216,37 @@ std::string worst(const std::vector<const GradientFacts*>& some, double Gradient
   char length[32];
   std::snprintf(length, sizeof length, "%.2g", most->*by);
   return length + std::string(" of its length at most (") + most->name + ")";
+}
+
+/// Explains a factor that all of some gradients have.
+std::string explain_common_factor(double factor, const StepDump& dump, const OwnStep& own, double tolerance) {
+  std::string text = describe_factor(factor, dump, own, tolerance);
+  if (!text.empty() || dump.clip_norm() <= 0) return text.empty() ? kNoNumber : text;
+  if (near(factor, dump.clip_norm() / (own.norm() + 1e-6), tolerance)) {
+    return "clipped already: a dump has gradients from before clipping";
+  }
+  for (const Way& way : clipped_ways(dump, own)) {
+    if (std::ranges::all_of(way.weights, [&](double weight) { return near(weight, factor, tolerance); })) {
+      return way.text;
+    }
+  }
+  return kNoNumber;
+}
+
+/// Explains parameters of which each has other weights of parts, as when ranks with different gradients wrote the
+/// tensors in turns; empty when one has no explanation.
+std::string explain_each(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts*>& some) {
+  const std::vector<Way> possible = all_ways(dump, own);
+  std::set<std::string> texts;
+  for (GradientFacts* fact : some) {
+    const PartFit fit = fit_parts(dump, own, {fact});
+    const std::string text = fact->is_of_parts() ? describe_weights(fit, possible, dump, own) : "";
+    if (text.empty()) return "";
+    texts.insert(text);
+  }
+  std::string text;
+  for (const std::string& one : texts) text += (text.empty() ? "" : "; in other tensors ") + one;
+  return text;
 }
 
 /// Explains parameters that differ together. `of`: "gradients", or the gradients of some.
@@ -210,17 +258,22 @@ Finding explain_together(const std::string& of, const StepDump& dump, const OwnS
   const bool multiple = std::ranges::all_of(some, [](const GradientFacts* fact) { return fact->is_multiple(); });
   const double tolerance = facts.front()->bound > 1e-3 ? 0.05 : 2e-3;
   if (multiple && near(least, most, tolerance)) {
-    return {of + ": " + explain_factor((least + most) / 2, dump, own, tolerance),
+    return {of + ": " + explain_common_factor((least + most) / 2, dump, own, tolerance),
             "each is " + text_of(least) + " to " + text_of(most) +
                 " times that of one rank, and but for that differs by " + worst(facts, &GradientFacts::beyond_factor)};
   }
   if (own.parts.size() > 1) {
     const PartFit fit = fit_parts(dump, own, some);
     if (std::ranges::all_of(some, [](const GradientFacts* fact) { return fact->is_of_parts(); })) {
-      const std::string way = describe_weights(fit, dump, own);
+      const std::string way = describe_weights(fit, all_ways(dump, own), dump, own);
       return {of + ": " + (way.empty() ? "the parts of the batch have other weights than their labels" : way),
               "the weights of the parts (ranks, then micro-batches), 1 where right, are " + list(fit.weights) +
                   ", and but for them gradients differ by " + worst(facts, &GradientFacts::beyond_parts)};
+    }
+    const std::string each = explain_each(dump, own, some);
+    if (!each.empty()) {
+      return {of + ": " + each, "ranks wrote the tensors in turns, and each is of one of these but for " +
+                                    worst(facts, &GradientFacts::beyond_parts)};
     }
   }
   return {"", ""};
@@ -229,6 +282,7 @@ Finding explain_together(const std::string& of, const StepDump& dump, const OwnS
 }  // namespace
 
 std::vector<Finding> explain_gradients(const StepDump& dump, const OwnStep& own, std::vector<GradientFacts>& facts) {
+  const bool tied = dump.shape().tie_word_embeddings;
   std::vector<GradientFacts*> wrong;
   std::vector<const GradientFacts*> missing, different;
   for (GradientFacts& fact : facts) {
@@ -241,14 +295,14 @@ std::vector<Finding> explain_gradients(const StepDump& dump, const OwnStep& own,
   }
   std::vector<Finding> findings;
   if (!missing.empty()) {
-    findings.push_back({"no gradients: " + describe_kind(missing, facts, dump),
+    findings.push_back({"no gradients: " + describe_kinds(names_of(missing), own.names, tied),
                         counted(missing.size(), "parameter") + " of " + std::to_string(facts.size()) +
                             ": frozen, or not used in the forward"});
   }
   if (wrong.empty()) return findings;
   const size_t compared = facts.size() - missing.size();
   const bool all = wrong.size() == compared;
-  const std::string of = all ? "gradients" : "gradients of " + describe_kind(different, facts, dump);
+  const std::string of = all ? "gradients" : "gradients of " + describe_kinds(names_of(different), own.names, tied);
   Finding together = explain_together(of, dump, own, wrong);
   if (!together.what.empty()) {
     if (!all) together.evidence += "; the other " + std::to_string(compared - wrong.size()) + " are equal";
@@ -276,14 +330,19 @@ std::vector<Finding> explain_loss(const StepDump& dump, const OwnStep& own, doub
   const double loss = own.loss();
   if (near(dump.loss(), loss, bound)) return {};
   const std::string evidence = "it reports " + text_of(dump.loss()) + ", one rank has " + text_of(loss);
-  for (const Way& way : ways(own)) {
+  const std::vector<Way> possible = ways(own);
+  std::vector<double> losses;
+  for (const Way& way : possible) {
     double sum = 0;
     for (size_t k = 0; k < own.parts.size(); ++k) sum += way.weights[k] * own.parts[k].loss_sum;
-    if (near(dump.loss(), sum / static_cast<double>(own.num_counted()), bound))
-      return {{"loss: " + way.text, evidence}};
+    losses.push_back(sum / static_cast<double>(own.num_counted()));
+    if (near(dump.loss(), losses.back(), bound)) return {{"loss: " + way.text, evidence}};
   }
-  const std::string text = describe_factor(dump.loss() / loss, dump, own, std::min(bound, 1e-3));
-  if (!text.empty()) return {{"loss: " + text, evidence}};
+  for (size_t i = 0; i < possible.size(); ++i) {
+    const std::string text = describe_factor(dump.loss() / losses[i], dump, own, std::min(bound, 1e-3));
+    if (text.empty()) continue;
+    return {{"loss: " + possible[i].text + (possible[i].text.empty() ? "" : "; and ") + text, evidence}};
+  }
   return {{"loss: another number than that of the counted labels", evidence}};
 }
 
@@ -296,14 +355,22 @@ double gradient_norm_of(const std::vector<GradientFacts>& facts) {
 std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts>& facts,
                                   double bound) {
   if (!dump.grad_norm()) return {};
-  const double reported = *dump.grad_norm(), norm = gradient_norm_of(facts);
-  if (near(reported, norm, bound)) return {};
-  const std::string evidence = "it reports " + text_of(reported) + ", its gradients have " + text_of(norm);
+  std::map<std::string, double> lengths;
+  for (const GradientFacts& fact : facts) lengths[fact.name] = fact.length;
+  if (!dump.is_complete()) {
+    if (!std::ranges::all_of(facts, &GradientFacts::equal)) return {};
+    lengths = own.lengths;
+  }
   const auto squares_of = [&](const std::function<bool(const std::string&)>& has) {
     double squares = 0;
-    for (const GradientFacts& fact : facts) squares += has(fact.name) ? fact.length * fact.length : 0;
+    for (const auto& [name, length] : lengths) squares += has(name) ? length * length : 0;
     return squares;
   };
+  const double reported = *dump.grad_norm();
+  const double norm = std::sqrt(squares_of([](const std::string&) { return true; }));
+  if (near(reported, norm, bound)) return {};
+  const std::string evidence = "it reports " + text_of(reported) + ", " +
+                               (dump.is_complete() ? "its gradients have " : "those of one rank have ") + text_of(norm);
   const std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> kinds = {
       {dump.shape().tie_word_embeddings ? "the tied embedding" : "the embedding",
        [](const std::string& name) { return name == kEmbedding; }},

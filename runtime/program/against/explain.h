@@ -21,7 +21,8 @@ std::vector<Finding> explain_gradients(const StepDump& dump, const OwnStep& own,
 /// Explains the reported loss; empty when it is the mean loss of the counted labels, within `bound` relative to it.
 std::vector<Finding> explain_loss(const StepDump& dump, const OwnStep& own, double bound);
 
-/// Explains the reported norm by the program's own gradients; empty when it is their norm, or was not reported.
+/// Explains the reported norm by the program's own gradients, or where the dump lacks some by those of one rank, if
+/// those that it has are equal to them; empty when it is their norm, was not reported, or cannot be judged.
 std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, const std::vector<GradientFacts>& facts,
                                   double bound);
 

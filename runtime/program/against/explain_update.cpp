@@ -8,13 +8,19 @@
 
 #include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
+#include "runtime/program/against/parameter_kinds.h"
 
 namespace meshtrain {
 namespace {
 
 constexpr double kBound = 1e-3;  // of a movement: Adam's step of a gradient that is rounded to fp32
 
-enum class Decay { AsTold, None, Added };  // Added: to the gradient, as Adam has it
+enum class Decay {
+  AsTold,
+  None,
+  Added,    // to the gradient, as Adam has it
+  Largest,  // of all groups
+};
 
 /// A variant of the optimizer's formula.
 struct Variant {
@@ -31,6 +37,7 @@ constexpr std::array kVariants = {
     Variant{"weight decay is added to the gradient", true, true, Decay::Added},
     Variant{"Adam's bias correction is missing", true, false},
     Variant{"Adam's epsilon is inside the square root", true, true, Decay::AsTold, true},
+    Variant{"weight decay of another group is applied", true, true, Decay::Largest},
     Variant{"gradients are not clipped, and weight decay is not applied", false, true, Decay::None},
 };
 
@@ -51,7 +58,8 @@ at::Tensor movement(const Variant& variant, const StepDump& dump, const DumpedUp
   const bool added = variant.decay == Decay::Added ||
                      (variant.decay == Decay::AsTold && dump.optimizer() != "AdamW" &&
                       !dump.optimizer().starts_with("FusedAdam") && !dump.optimizer().starts_with("DeepSpeedCPUAdam"));
-  const double decay = variant.decay == Decay::None ? 0 : update.weight_decay;
+  const double told = variant.decay == Decay::Largest ? dump.largest_decay() : update.weight_decay;
+  const double decay = variant.decay == Decay::None ? 0 : told;
   if (added) gradient = gradient + decay * weight;
   at::Tensor step = gradient;
   if (is_adam(dump.optimizer())) {
@@ -109,6 +117,21 @@ UpdateComparison compare_updates(const StepDump& dump, const OwnStep& own, doubl
   return result;
 }
 
+namespace {
+
+/// Returns the variant that explains most of these parameters, the first of several; 0 when none explains any.
+size_t most_explaining(const std::vector<const UpdateFacts*>& facts) {
+  size_t best = 0;
+  int64_t most = 0;
+  for (size_t variant = 1; variant < kVariants.size(); ++variant) {
+    const int64_t count = std::ranges::count_if(facts, [&](const UpdateFacts* fact) { return fact->is(variant); });
+    if (count > most) best = variant, most = count;
+  }
+  return best;
+}
+
+}  // namespace
+
 std::vector<Finding> explain_updates(const UpdateComparison& updates, const StepDump& dump) {
   std::vector<Finding> findings;
   std::vector<const UpdateFacts*> wrong;
@@ -123,15 +146,13 @@ std::vector<Finding> explain_updates(const UpdateComparison& updates, const Step
                                                     "weights in fp32, or round stochastically"});
   }
   if (wrong.empty()) return findings;
-  std::vector<const UpdateFacts*> rest;
+  std::vector<const UpdateFacts*> rest = wrong;
   std::map<size_t, std::vector<const UpdateFacts*>> by_variant;
-  for (const UpdateFacts* fact : wrong) {
-    const auto least = std::ranges::min_element(fact->variants);
-    if (*least <= fact->bound) {
-      by_variant[static_cast<size_t>(least - fact->variants.begin())].push_back(fact);
-    } else {
-      rest.push_back(fact);
-    }
+  for (size_t variant = most_explaining(rest); variant != 0; variant = most_explaining(rest)) {
+    const auto [explained, end] =
+        std::ranges::stable_partition(rest, [variant](const UpdateFacts* fact) { return !fact->is(variant); });
+    by_variant[variant].assign(explained, end);
+    rest.erase(explained, end);
   }
   const auto describe = [&](const std::vector<const UpdateFacts*>& some) {
     double least = some.front()->difference, most = least;
@@ -141,8 +162,14 @@ std::vector<Finding> explain_updates(const UpdateComparison& updates, const Step
            some.front()->name + (some.size() > 1 ? ", ..." : "") + "); from the formula of " + dump.optimizer() +
            " they differ by " + short_text(least) + " to " + short_text(most) + " of their movement";
   };
+  std::vector<std::string> all;
+  for (const UpdateFacts& fact : updates.facts) all.push_back(fact.name);
   for (const auto& [variant, some] : by_variant) {
-    findings.push_back({std::string("updates: ") + kVariants.at(variant).text, describe(some)});
+    std::vector<std::string> names;
+    for (const UpdateFacts* fact : some) names.push_back(fact->name);
+    const std::string of =
+        names.size() == all.size() ? "" : " of " + describe_kinds(names, all, dump.shape().tie_word_embeddings);
+    findings.push_back({"updates" + of + ": " + kVariants.at(variant).text, describe(some)});
   }
   if (!rest.empty()) {
     const bool still = std::ranges::all_of(rest, [](const UpdateFacts* fact) { return fact->unmoved > 0.99; });

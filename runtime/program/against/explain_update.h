@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct UpdateFacts {
   std::vector<double> variants = {};  ///< the difference of each variant of the formula, if it differs from the first
 
   bool equal() const { return difference <= bound; }
+  bool is(size_t variant) const { return variants.at(variant) <= bound; }
 };
 
 /// The comparison of a step's updates.

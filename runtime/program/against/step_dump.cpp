@@ -1,9 +1,15 @@
 #include "runtime/program/against/step_dump.h"
 
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"
+#include "mesh/base/size_text.h"
 #include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
 #include "runtime/text/tokenizer/json_cursor.h"
@@ -72,6 +78,13 @@ void StepDump::read_step() {
     if (!size.is_number_integer() || size.get<int64_t>() < 1) mesh.at(axis).fail("is not a number of ranks");
     mesh_[axis] = size.get<int64_t>();
   }
+  if (step.find("sample")) sample_.emplace(folder_ / "sample");
+  if (const auto layers = step.find("layers")) {
+    for (size_t i = 0; i < layers->size(); ++i) {
+      layers_.push_back(layers->at(i).id());
+      if (layers_.back() >= shape_.num_hidden_layers) layers->at(i).fail("is not a layer of the model");
+    }
+  }
   const JsonCursor optimizer = step.at("optimizer");
   optimizer_ = optimizer.at("name").text();
   num_updates_ = static_cast<int64_t>(number(optimizer.at("updates")));
@@ -104,18 +117,90 @@ void StepDump::read_batch() {
     const int64_t* const begin = values.const_data_ptr<int64_t>();
     to->assign(begin, begin + values.numel());
   }
+  if (file.contains("documents")) read_documents(file);
+}
+
+void StepDump::read_documents(const SafetensorsFile& file) {
+  const at::Tensor numbers = file.read("documents").to(at::kLong).contiguous();
+  if (numbers.sizes() != inputs_.sizes()) {
+    throw InputError(file.path().string() + ": documents must have a number for each token, as input_ids");
+  }
+  const int64_t* number = numbers.const_data_ptr<int64_t>();
+  bool divided = false;
+  for (int64_t sample = 0; sample < numbers.size(0); ++sample, number += numbers.size(1)) {
+    std::vector<int64_t>& starts = documents_.emplace_back();
+    for (int64_t i = 1; i < numbers.size(1); ++i) {
+      if (number[i] != number[i - 1]) starts.push_back(i);
+    }
+    divided = divided || !starts.empty();
+  }
+  if (!divided) documents_.clear();
 }
 
 at::Tensor StepDump::read(const SafetensorsFolder& from, const std::string& parameter,
                           const std::vector<int64_t>& shape) const {
   const FolderTensor tensor = folder_tensor(shape_, parameter, shape);
   if (!from.contains(tensor.name)) return {};
-  if (from.entry(tensor.name).shape != tensor.shape) {
-    throw InputError(from.path().string() + ": " + tensor.name + " has shape " +
-                     describe_shape(from.entry(tensor.name).shape) + ", the model has " + describe_shape(tensor.shape));
+  const std::vector<int64_t>& dumped = from.entry(tensor.name).shape;
+  const auto [_, positions] = sample(parameter, shape);
+  if (positions.defined() && dumped == sample_->entry(tensor.name).shape) {
+    return from.read(tensor.name).to(at::kDouble).index_select(0, positions);
+  }
+  if (dumped != tensor.shape) {
+    throw InputError(from.path().string() + ": " + tensor.name + " has shape " + describe_shape(dumped) +
+                     ", the model has " + describe_shape(tensor.shape));
   }
   const at::Tensor values = from.read(tensor.name).to(at::kDouble);
-  return values.narrow(0, tensor.first_row, shape.front()).contiguous();
+  return elements(parameter, values.narrow(0, tensor.first_row, shape.front()).contiguous());
+}
+
+std::pair<at::Tensor, at::Tensor> StepDump::sample(const std::string& parameter,
+                                                   const std::vector<int64_t>& shape) const {
+  const FolderTensor tensor = folder_tensor(shape_, parameter, shape);
+  if (!sample_ || !sample_->contains(tensor.name)) return {};
+  const at::Tensor numbers = sample_->read(tensor.name);
+  const int64_t numel = c10::multiply_integers(shape), row = numel / shape.front();
+  if (numbers.scalar_type() != at::kLong || numbers.dim() != 1 || numbers.numel() == 0 ||
+      numbers.min().item<int64_t>() < 0 || numbers.max().item<int64_t>() >= c10::multiply_integers(tensor.shape)) {
+    throw InputError(sample_->path().string() + ": " + tensor.name + " must have numbers of elements, int64 [n]");
+  }
+  const at::Tensor own = numbers - tensor.first_row * row;
+  const at::Tensor positions = own.ge(0).logical_and(own.lt(numel)).nonzero().squeeze(1);
+  return {own.index_select(0, positions), positions};
+}
+
+at::Tensor StepDump::elements(const std::string& parameter, const at::Tensor& values) const {
+  const auto [numbers, _] = sample(parameter, values.sizes().vec());
+  return numbers.defined() ? values.reshape(-1).index_select(0, numbers) : values;
+}
+
+bool StepDump::covers(const std::string& parameter) const {
+  constexpr std::string_view kPrefix = "model.layers.";
+  return layers_.empty() || !parameter.starts_with(kPrefix) ||
+         std::ranges::count(layers_, std::stoll(parameter.substr(kPrefix.size()))) > 0;
+}
+
+int64_t StepDump::num_elements(const std::string& parameter, const std::vector<int64_t>& shape) const {
+  if (!covers(parameter)) return 0;
+  const auto [numbers, _] = sample(parameter, shape);
+  return numbers.defined() ? numbers.numel() : c10::multiply_integers(shape);
+}
+
+std::string StepDump::left_out() const {
+  std::string text;
+  if (!layers_.empty()) {
+    const std::set<int64_t> chosen(layers_.begin(), layers_.end());
+    std::string list;
+    for (const int64_t layer : chosen) list += (list.empty() ? "" : ", ") + std::to_string(layer);
+    text = "all layers but " + list;
+  }
+  if (sample_) {
+    int64_t most = 0;
+    for (const std::string& name : sample_->names()) most = std::max(most, sample_->entry(name).shape.front());
+    text += (text.empty() ? "" : "; ") + std::string("of ") + counted(sample_->names().size(), "tensor") + " all but " +
+            counted(most, "element") + " at most";
+  }
+  return text.empty() ? "" : "gradients and updates: " + text;
 }
 
 at::Tensor StepDump::before(const std::string& parameter, const std::vector<int64_t>& shape) const {
@@ -143,6 +228,12 @@ at::ScalarType StepDump::weight_dtype() const {
 std::optional<DumpedUpdate> StepDump::update(const std::string& parameter, const std::vector<int64_t>& shape) const {
   const auto found = updates_.find(folder_tensor(shape_, parameter, shape).name);
   return found == updates_.end() ? std::nullopt : std::optional(found->second);
+}
+
+double StepDump::largest_decay() const {
+  double most = 0;
+  for (const auto& [name, update] : updates_) most = std::max(most, update.weight_decay);
+  return most;
 }
 
 }  // namespace meshtrain

@@ -7,8 +7,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/training/data/documents.h"
 #include "runtime/training/model/shape.h"
 #include "runtime/training/safetensors/folder.h"
 
@@ -22,7 +24,8 @@ struct DumpedUpdate {
 };
 
 /// One training step of another program, as tools/dump_step.py writes it: a folder with step.json, batch.safetensors,
-/// and before/, gradients/ and after/, which have the tensors of a Hugging Face folder.
+/// and before/, gradients/ and after/, which have the tensors of a Hugging Face folder. Gradients and weights after the
+/// step may be those of some layers only, and of large tensors a sample, the elements whose numbers sample/ has.
 class StepDump {
  public:
   /// Reads everything but the tensors of the model. Throws InputError that names what is missing, contradictory or not
@@ -43,10 +46,22 @@ class StepDump {
 
   const at::Tensor& inputs() const { return inputs_; }  ///< int64 [samples, S]
   const at::Tensor& labels() const { return labels_; }  ///< int64 [samples, S]: the token after each, or kIgnoredLabel
-  const std::vector<int64_t>& ranks() const { return ranks_; }                  ///< data rank of each sample
+  const DocumentStarts& documents() const { return documents_; }  ///< of each sample; empty: each is one document
+  const std::vector<int64_t>& ranks() const { return ranks_; }    ///< data rank of each sample
   const std::vector<int64_t>& micro_batches() const { return micro_batches_; }  ///< of each sample, on its rank
 
-  /// Return a parameter's values, [shape], fp64; undefined when the dump does not have it.
+  /// Returns true when the dump has every element of every gradient, unless the program has none.
+  bool is_complete() const { return layers_.empty() && !sample_; }
+  /// Says which gradients and updates were left out; empty: none.
+  std::string left_out() const;
+  /// Returns true when the step's gradient and update of a parameter were to be dumped.
+  bool covers(const std::string& parameter) const;
+  /// Returns how many elements of it were to be dumped.
+  int64_t num_elements(const std::string& parameter, const std::vector<int64_t>& shape) const;
+  /// Returns the elements of a parameter's `values`, [shape], that were to be dumped: all, or the sample, [n].
+  at::Tensor elements(const std::string& parameter, const at::Tensor& values) const;
+
+  /// Return a parameter's elements(), fp64; undefined when the dump does not have it.
   at::Tensor before(const std::string& parameter, const std::vector<int64_t>& shape) const;
   at::Tensor gradient(const std::string& parameter, const std::vector<int64_t>& shape) const;
   at::Tensor after(const std::string& parameter, const std::vector<int64_t>& shape) const;
@@ -56,15 +71,23 @@ class StepDump {
   at::ScalarType weight_dtype() const;
   /// Returns the settings of a parameter's update; nullopt when the optimizer does not have the parameter.
   std::optional<DumpedUpdate> update(const std::string& parameter, const std::vector<int64_t>& shape) const;
+  /// Returns the largest weight decay of the optimizer's groups.
+  double largest_decay() const;
 
  private:
   void read_step();
   void read_batch();
+  void read_documents(const SafetensorsFile& file);
+  /// Returns the sample of a parameter as numbers of its elements, and as numbers in the sample of the folder's tensor;
+  /// both undefined when all elements are dumped.
+  std::pair<at::Tensor, at::Tensor> sample(const std::string& parameter, const std::vector<int64_t>& shape) const;
   at::Tensor read(const SafetensorsFolder& from, const std::string& parameter, const std::vector<int64_t>& shape) const;
 
   std::filesystem::path folder_;
   ModelShape shape_;
   SafetensorsFolder before_, gradients_, after_;
+  std::optional<SafetensorsFolder> sample_;  // int64, by the names of the folder's tensors
+  std::vector<int64_t> layers_;              // whose gradients were dumped; empty: all
   std::map<std::string, int64_t> mesh_;
   double loss_ = 0, clip_norm_ = 0;
   std::optional<double> grad_norm_;
@@ -72,6 +95,7 @@ class StepDump {
   int64_t num_updates_ = 0;
   std::map<std::string, DumpedUpdate> updates_;  // by the names of the folder's tensors
   at::Tensor inputs_, labels_;
+  DocumentStarts documents_;
   std::vector<int64_t> ranks_, micro_batches_;
 };
 

@@ -196,9 +196,13 @@ std::string describe_verification(const VerifySetup& setup, const VerifyOptions&
   };
   line("model", asked.model.shape.family + ", " + describe_model(asked.model.shape));
   if (options.shrink) line("shrunk to", describe_model(recipe.model.shape));
-  line("weights", fmt::format("drawn from train.seed {}", recipe.train.seed) +
-                      (asked.model.hf.empty() ? "" : "; none are read from " + asked.model.hf.string()));
-  line("data", describe_data(asked.data, data));
+  if (options.samples != nullptr) {
+    line("weights", "those of " + asked.model.hf.string());
+  } else {
+    line("weights", fmt::format("drawn from train.seed {}", recipe.train.seed) +
+                        (asked.model.hf.empty() ? "" : "; none are read from " + asked.model.hf.string()));
+    line("data", describe_data(asked.data, data));
+  }
   line("training",
        fmt::format("{} of {} of {}, micro-batch {}; {}", counted(options.steps, "step"),
                    counted(recipe.train.global_batch, "sample"), counted(recipe.train.sequence_length, "token"),

@@ -73,7 +73,7 @@ VerifySetup set_up_verification(const Recipe& recipe, const VerifyOptions& optio
   check_fault(options.skipped_sums, layout);
 
   Recipe verified = options.shrink ? shrink(asked, layout) : asked;
-  verified.model.init = "random";
+  if (options.samples == nullptr) verified.model.init = "random";
   verified.model.shape.adapter.draws_all = true;
   verified.model.shape.adapter.from.clear();
   verified.train.steps = options.steps;

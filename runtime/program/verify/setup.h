@@ -3,6 +3,7 @@
 #include <string>
 
 #include "runtime/program/recipe/decisions.h"
+#include "runtime/training/data/samples.h"
 
 namespace meshtrain {
 
@@ -12,6 +13,8 @@ struct VerifyOptions {
   bool shrink = false;
   bool every_parameter = false;  ///< prints every parameter in the table
   int64_t steps = 1;
+  const Samples* samples = nullptr;  ///< in place of the recipe's data, and with the weights of model.hf; null: the
+                                     ///< recipe's, and random weights
   std::string
       skipped_sums;  ///< names sums to skip, a fault that verify must find, as skip_sums() takes it; empty: none
 };
@@ -20,8 +23,8 @@ struct VerifyOptions {
 /// everything without influence on them.
 struct VerifySetup {
   Recipe asked;
-  Recipe recipe;  ///< has random weights, a constant learning rate that moves them, and the options' precision, steps
-                  ///< and model
+  Recipe recipe;  ///< has random weights, unless the options have samples, a constant learning rate that moves them,
+                  ///< and the options' precision, steps and model
   Decisions decisions;  ///< for `recipe` on its mesh
 };
 

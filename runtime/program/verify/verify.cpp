@@ -83,6 +83,7 @@ class Verification {
   /// Opens the data. Rank 0 decides for all ranks whether the file exists: a file that only some ranks see must not
   /// lead to two sets of tokens.
   void open_data() {
+    if (options_.samples != nullptr) return;
     const DataOptions& data = setup_.asked.data;
     std::error_code unreadable;
     const std::vector<MixedSource> sources = data.sources();
@@ -136,7 +137,8 @@ class Verification {
   std::vector<StepBatch> read(const DeviceMesh& mesh, const SequenceLayout& layout) const {
     std::vector<StepBatch> batches;
     for (int64_t step = 0; step < options_.steps; ++step) {
-      batches.push_back(read_step(*samples_, setup_.asked.train, mesh, layout, step));
+      const Samples& samples = options_.samples != nullptr ? *options_.samples : *samples_;
+      batches.push_back(read_step(samples, setup_.asked.train, mesh, layout, step));
       if (options_.shrink) fold_ids(batches.back(), setup_.recipe.model.shape.vocab_size);
     }
     return batches;

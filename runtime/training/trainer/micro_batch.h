@@ -16,6 +16,9 @@ struct MicroBatch {
   /// one document.
   std::vector<std::vector<int64_t>> documents = {};
   int64_t first_sample = 0;  ///< the number of its first sample in the run, from which dropout draws
+  /// int64 [B, S], in [0, S): positions other than those that begin at 0 in each of `documents`, in training alone;
+  /// undefined: those.
+  at::Tensor positions = {};
 };
 
 /// A data-parallel rank's share of one global batch.

@@ -29,7 +29,8 @@ std::string StepGraph::hindrance(const TrainerOptions& options, at::Device devic
 }
 
 bool StepGraph::takes(const StepBatch& batch) {
-  return std::ranges::all_of(batch.micro_batches, [](const MicroBatch& each) { return each.documents.empty(); });
+  return std::ranges::all_of(
+      batch.micro_batches, [](const MicroBatch& each) { return each.documents.empty() && !each.positions.defined(); });
 }
 
 at::Tensor StepGraph::run(const StepBatch& batch, const StepInputs& inputs) {

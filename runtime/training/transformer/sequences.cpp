@@ -43,13 +43,19 @@ Sequences::Sequences(const TransformerOptions& options, const DeviceMesh& mesh, 
 Sequence Sequences::of(const DocumentStarts& documents) const {
   if (documents.empty()) return undivided_;
   const SequenceLayout& layout = undivided_.layout;
-  const at::Tensor positions = layout.take(document_positions(documents, layout.sequence_length()), 1);
-  return {layout.with_documents(documents), angles_.value().select(positions),
-          local_angles_.cos.defined() ? local_angles_.select(positions) : Rotary{}};
+  Sequence sequence{layout.with_documents(documents), {}};
+  set_positions(sequence, layout.take(document_positions(documents, layout.sequence_length()), 1));
+  return sequence;
+}
+
+void Sequences::set_positions(Sequence& sequence, const at::Tensor& positions) const {
+  sequence.rotary = angles_.value().select(positions);
+  if (local_angles_.cos.defined()) sequence.local_rotary = local_angles_.select(positions);
 }
 
 Sequence Sequences::in_training(const MicroBatch& micro_batch) const {
   Sequence sequence = of(micro_batch.documents);
+  if (micro_batch.positions.defined()) set_positions(sequence, layout().take(micro_batch.positions, 1));
   if (positions_.defined()) sequence.tokens = positions_ + micro_batch.first_sample * layout().sequence_length();
   return sequence;
 }

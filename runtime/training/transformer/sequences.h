@@ -25,9 +25,12 @@ class Sequences {
   /// document and nothing is computed. Other values require TransformerOptions::has_documents.
   Sequence of(const DocumentStarts& documents) const;
   /// Returns the Sequence of a micro-batch in training, with the numbers of its tokens when adapters have dropout.
+  /// Positions of its own require TransformerOptions::has_documents.
   Sequence in_training(const MicroBatch& micro_batch) const;
 
  private:
+  void set_positions(Sequence& sequence, const at::Tensor& positions) const;  // [B, s], of this rank
+
   Sequence undivided_;            // each sequence is one document
   std::optional<Rotary> angles_;  // of the positions 0 to S - 1, with TransformerOptions::has_documents
   Rotary local_angles_;           // the same, see Sequence::local_rotary

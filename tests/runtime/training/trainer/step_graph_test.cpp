@@ -73,6 +73,10 @@ TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
     StepBatch batch = made_step(with.options(), with.layout(), 2, at::kCPU);
     const bool has_documents = step == 9, measure = step == 12, stop = step == 14, saved = step == 15;
     if (has_documents) batch.micro_batches[1].documents = {{5}, {}};
+    if (step == 10) {
+      const int64_t length = options.batch.sequence_length;
+      batch.micro_batches[0].positions = at::arange(length).remainder(4).expand({options.batch.micro_batch, length});
+    }
     if (step % 3 == 1) batch.micro_batches[0].labels.narrow(0, 0, 7).fill_(kIgnoredLabel);
     const int64_t counted = count_labels(batch.micro_batches[0]) + count_labels(batch.micro_batches[1]);
     const double rate = 1e-3 * (step + 1);
@@ -92,7 +96,7 @@ TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
     }
   }
   EXPECT_EQ(counts.recorded, 1);
-  EXPECT_EQ(counts.replayed, 24 - 3 - 2) << "all but the first three, the one with documents and the measured one";
+  EXPECT_EQ(counts.replayed, 24 - 3 - 3) << "all but the first three, those with documents and positions, the measured";
   EXPECT_EQ(skipped, GetParam() == at::kHalf);
   const auto weights = shards_of(with), wanted = shards_of(without);
   for (const auto& [name, values] : wanted) EXPECT_TRUE(at::equal(weights.at(name), values)) << name;
