@@ -59,6 +59,7 @@ class StepDump:
         self.data_rank = self.rank if data_rank is None else data_rank
         self.mesh = mesh or {"dp": self.ranks}
         self.batches, self.loss, self.sample, self.has_samples = [], None, sample, False
+        self.finished = False  # calls in later steps do nothing
         self.convert, self.names = convert or (lambda name, tensor: {name: tensor}), {}
         config = config or getattr(getattr(model, "module", model), "config", None)
         config = config if isinstance(config, dict) else config.to_dict()
@@ -72,7 +73,9 @@ class StepDump:
         """`labels`: as for a model of transformers, which shifts them; `shifted`: labels[i] is the token after
         input_ids[i]. -100 does not count. `documents`: for packed sequences, the number of each token's document, in
         which attention stays and positions begin at 0; as input_ids. All are complete sequences, before context
-        parallelism cuts them."""
+        parallelism cuts them. Samples must not be padded on the left."""
+        if self.finished:
+            return
         input_ids, labels = input_ids.detach().cpu().long(), labels.detach().cpu().long()
         documents = torch.zeros_like(input_ids) if documents is None else documents.detach().cpu().long()
         if not shifted:
@@ -80,11 +83,19 @@ class StepDump:
         self.batches.append((self.data_rank, len(self.batches), input_ids, labels, documents))
 
     def gradients(self, loss=None):
-        """`loss`: the one that the program reports for the step, unless finish() has it."""
+        """`loss`: the one that the program reports for the step, over all ranks and micro-batches, unless finish() has
+        it."""
+        if self.finished:
+            return
         self.loss = loss
         self._save("gradients", self._gradient)
 
     def finish(self, optimizer, grad_norm=None, clip_norm=0, loss=None):
+        if self.finished:
+            return
+        if loss is None and self.loss is None:
+            raise ValueError("no loss: give the one that the program reports for the step to gradients() or finish()")
+        self.finished = True
         self._save("after", self._weight)
         gathered = self._gather(self.batches)
         loss, grad_norm = number(self.loss if loss is None else loss), number(grad_norm)  # DTensors: on every rank
