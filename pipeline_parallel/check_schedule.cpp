@@ -15,7 +15,7 @@ using Kind = PipelineAction::Kind;
   throw std::logic_error("schedule of pipeline rank " + std::to_string(rank) + ": " + problem);
 }
 
-/// The other end of a message; nothing for what is no message.
+/// Returns the other end of a message; std::nullopt for an action that computes.
 std::optional<PipelineAction> other_end(const PipelineAction& action) {
   const auto [kind, stage, i] = action;
   switch (kind) {
@@ -54,7 +54,7 @@ class RowCheck {
   void end() const {
     for (int stage = rank_; stage < schedule_.stages; stage += schedule_.ranks) {
       for (int i = 0; i < schedule_.micro_batches; ++i) {
-        const bool splits = has({Kind::InputGradient, stage, i});
+        const bool splits = backward_of(stage, i) == Kind::InputGradient;
         for (const Kind kind : {Kind::Forward, splits ? Kind::WeightGradient : Kind::Backward}) {
           if (!has({kind, stage, i})) refuse(rank_, "no " + describe({kind, stage, i}));
         }
@@ -65,28 +65,30 @@ class RowCheck {
  private:
   bool is_elsewhere(int stage) const { return schedule_.rank_of(stage) != rank_; }
   bool has(const PipelineAction& action) const { return done_.contains(action); }
+  /// Returns the action with which the stage makes the gradient of its input.
+  Kind backward_of(int stage, int i) const {
+    return has({Kind::InputGradient, stage, i}) ? Kind::InputGradient : Kind::Backward;
+  }
 
   /// Returns the actions of this row that must stand before `action`.
   std::vector<PipelineAction> needs(const PipelineAction& action) const {
     const auto [kind, stage, i] = action;
-    const Kind backward = has({Kind::InputGradient, stage, i}) ? Kind::InputGradient : Kind::Backward;
     switch (kind) {
       case Kind::Forward:
         if (stage == 0) return {};
-        return {{is_elsewhere(stage - 1) ? Kind::ReceiveActivation : Kind::Forward,
-                 is_elsewhere(stage - 1) ? stage : stage - 1, i}};
+        if (is_elsewhere(stage - 1)) return {{Kind::ReceiveActivation, stage, i}};
+        return {{Kind::Forward, stage - 1, i}};
       case Kind::Backward:
       case Kind::InputGradient:
         if (stage + 1 == schedule_.stages) return {{Kind::Forward, stage, i}};
         if (is_elsewhere(stage + 1)) return {{Kind::Forward, stage, i}, {Kind::ReceiveGradient, stage, i}};
-        return {{Kind::Forward, stage, i},
-                {has({Kind::InputGradient, stage + 1, i}) ? Kind::InputGradient : Kind::Backward, stage + 1, i}};
+        return {{Kind::Forward, stage, i}, {backward_of(stage + 1, i), stage + 1, i}};
       case Kind::WeightGradient:
         return {{Kind::InputGradient, stage, i}};
       case Kind::SendActivation:
         return {{Kind::Forward, stage, i}};
       case Kind::SendGradient:
-        return {{backward, stage, i}};
+        return {{backward_of(stage, i), stage, i}};
       case Kind::ReceiveActivation:
       case Kind::ReceiveGradient:
         break;

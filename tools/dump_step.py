@@ -93,8 +93,6 @@ class StepDump:
     def finish(self, optimizer, grad_norm=None, clip_norm=0, loss=None):
         if self.finished:
             return
-        if loss is None and self.loss is None:
-            raise ValueError("no loss: give the one that the program reports for the step to gradients() or finish()")
         self.finished = True
         self._save("after", self._weight)
         gathered = self._gather(self.batches)
@@ -102,6 +100,8 @@ class StepDump:
         optimizer = self._describe(optimizer)
         if self.rank != 0:
             return
+        if loss is None:
+            raise ValueError("no loss: give the one that the program reports for the step to gradients() or finish()")
         unique = {(rank, micro): rest for of_rank in gathered for rank, micro, *rest in of_rank}
         keys = sorted(unique)
         rows = [len(unique[key][0]) for key in keys]
