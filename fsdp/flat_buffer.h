@@ -26,6 +26,7 @@ struct Sharding {
   std::optional<at::ScalarType> frozen_dtype = {};    ///< of frozen shards; none: shard_dtype
   std::optional<at::ScalarType> gradient_dtype = {};  ///< of gradients until they are reduced; none: the parameters'
   ShardMemory memory = {};                            ///< of shards that are not slices of full tensors
+  bool is_copy = false;                               ///< UnitSpec::is_copy
 };
 
 /// Parameters of one dtype and device, all trainable or all frozen, laid end to end in one buffer. Their tensors are
@@ -50,6 +51,8 @@ class FlatBuffer {
   const std::vector<Segment>& segments() const { return segments_; }
   int64_t numel() const { return values_.numel(); }
   bool trainable() const { return gradients_.defined(); }
+  /// Returns true when another stage of a pipeline owns the same parameters.
+  bool is_copy() const { return sharding_.is_copy; }
 
   /// [numel]. Has memory while the parameters are gathered.
   const at::Tensor& values() const { return values_; }

@@ -4,8 +4,9 @@
 
 namespace meshtrain {
 
-Unit::Unit(UnitSpec spec, const Sharding& sharding)
-    : spec_(std::move(spec)), buffers_(make_flat_buffers(spec_.parameters, sharding)) {
+Unit::Unit(UnitSpec spec, Sharding sharding) : spec_(std::move(spec)) {
+  sharding.is_copy = spec_.is_copy;
+  buffers_ = make_flat_buffers(spec_.parameters, sharding);
   for (const FlatBuffer& buffer : buffers_) {
     if (buffer.trainable()) num_trainable_ += static_cast<int>(buffer.segments().size());
   }

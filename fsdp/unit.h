@@ -12,12 +12,13 @@ struct UnitSpec {
   std::string name;
   std::vector<Parameter*> parameters;  ///< must outlive the unit and not move
   bool whole_step = false;             ///< used in several forwards: gathered for a whole step, reduced at its end
+  bool is_copy = false;                ///< another stage of a pipeline owns the same parameters
 };
 
 /// The storage of a unit, and the progress of its backward.
 class Unit {
  public:
-  Unit(UnitSpec spec, const Sharding& sharding);
+  Unit(UnitSpec spec, Sharding sharding);
 
   const std::string& name() const { return spec_.name; }
   const std::vector<Parameter*>& parameters() const { return spec_.parameters; }

@@ -121,7 +121,8 @@ MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& sizes, const st
   std::vector<Axis> axes;
   for (const std::string& name : order) {
     const auto asked = sizes.find(name);
-    axes.push_back({name, asked == sizes.end() ? 1 : asked->second});
+    const int64_t size = asked == sizes.end() ? 1 : asked->second;
+    if (name != kPipelineAxis || size != 1) axes.push_back({name, size});
   }
   const std::string mesh = "mesh " + factors(axes);
 
@@ -149,11 +150,13 @@ MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& sizes, const st
   } else if (asked != ranks) {
     throw InputError(mesh + " needs " + counted(asked, "rank") + ", " + were_started(axes, ranks));
   }
+  std::erase_if(axes, [](const Axis& axis) { return axis.name == kPipelineAxis && axis.size == 1; });
   return MeshLayout(std::move(axes));
 }
 
 int64_t MeshLayout::size(const std::string& axis) const {
-  return axes_[index(axis)].size;
+  const size_t i = index(axis);
+  return i < axes_.size() ? axes_[i].size : 1;
 }
 
 std::vector<int64_t> MeshLayout::coordinate(int64_t rank) const {
@@ -170,7 +173,8 @@ std::vector<int64_t> MeshLayout::coordinate(int64_t rank) const {
 }
 
 int64_t MeshLayout::coordinate(int64_t rank, const std::string& axis) const {
-  return coordinate(rank)[index(axis)];
+  const size_t i = index(axis);
+  return i < axes_.size() ? coordinate(rank)[i] : 0;
 }
 
 int64_t MeshLayout::rank(const std::vector<int64_t>& coordinate) const {
@@ -191,7 +195,9 @@ int64_t MeshLayout::rank(const std::vector<int64_t>& coordinate) const {
 
 std::vector<int64_t> MeshLayout::group(const std::vector<std::string>& axes, int64_t rank) const {
   std::vector<bool> varies(axes_.size(), false);
-  for (const std::string& axis : axes) varies[index(axis)] = true;
+  for (const std::string& axis : axes) {
+    if (const size_t i = index(axis); i < axes_.size()) varies[i] = true;
+  }
 
   std::vector<int64_t> first = coordinate(rank);
   for (size_t i = 0; i < axes_.size(); ++i) {
@@ -229,6 +235,8 @@ size_t MeshLayout::index(const std::string& axis) const {
   for (size_t i = 0; i < axes_.size(); ++i) {
     if (axes_[i].name == axis) return i;
   }
+  const std::vector<std::string> training = training_axes();
+  if (std::ranges::find(training, axis) != training.end()) return axes_.size();
   throw InputError("mesh " + describe() + " has no axis '" + axis + "'");
 }
 

@@ -8,13 +8,14 @@
 namespace meshtrain {
 
 // The axes of a training mesh.
-inline constexpr const char* kDataAxis = "dp";     ///< other samples
-inline constexpr const char* kTensorAxis = "tp";   ///< other parts of a layer's matrices
-inline constexpr const char* kContextAxis = "cp";  ///< other positions of the same sequences
+inline constexpr const char* kPipelineAxis = "pp";  ///< other layers
+inline constexpr const char* kDataAxis = "dp";      ///< other samples
+inline constexpr const char* kTensorAxis = "tp";    ///< other parts of a layer's matrices
+inline constexpr const char* kContextAxis = "cp";   ///< other positions of the same sequences
 
 /// Returns the axes of a training mesh in their usual order, outermost first.
 inline std::vector<std::string> training_axes() {
-  return {kDataAxis, kContextAxis, kTensorAxis};
+  return {kPipelineAxis, kDataAxis, kContextAxis, kTensorAxis};
 }
 
 /// Returns `order` with the training axes that it leaves out before it, as the outermost, in their usual order. Throws
@@ -38,14 +39,15 @@ class MeshLayout {
   explicit MeshLayout(std::vector<Axis> axes);
 
   /// Returns the layout of `ranks` ranks whose axes stand in `order` and have the requested `sizes`; absent axes are 1,
-  /// one may be kAuto. Throws InputError, naming every factor, when the product is not `ranks` or `sizes`
-  /// names an axis that `order` lacks.
+  /// one may be kAuto. An axis pp of one rank is left out: only pipelines have it. Throws InputError, naming every
+  /// factor, when the product is not `ranks` or `sizes` names an axis that `order` lacks.
   static MeshLayout fit(const std::map<std::string, int64_t>& sizes, const std::vector<std::string>& order,
                         int64_t ranks);
 
   const std::vector<Axis>& axes() const { return axes_; }
   int64_t size() const { return size_; }
-  /// Returns the size of an axis. Throws InputError for a name that the mesh does not have.
+  /// Returns the size of an axis; 1 for a training axis that the mesh lacks, along which each rank has coordinate 0.
+  /// Throws InputError for any other name that the mesh does not have.
   int64_t size(const std::string& axis) const;
 
   /// Returns the coordinate of `rank` on each axis, in the order of axes().
@@ -62,6 +64,7 @@ class MeshLayout {
   std::string describe() const;
 
  private:
+  /// Returns the position of an axis in axes(); their number for a training axis that the mesh lacks.
   size_t index(const std::string& axis) const;
 
   std::vector<Axis> axes_;

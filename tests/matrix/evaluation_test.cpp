@@ -169,10 +169,11 @@ TEST_F(EvaluationTest, EndsOnAllRanksWhenOneIsAskedToStop) {
     const double loss = evaluation.run(trainer.parts(), mesh).loss;
     int num_asked = 0;
     const bool is_last = world().rank() + 1 == world().size();
-    EXPECT_FALSE(evaluation.run_unless(trainer.parts(), mesh, [&] { return ++num_asked == 2 && is_last; }))
+    EXPECT_FALSE(evaluation.run_unless(trainer.parts(), mesh, nullptr, [&] { return ++num_asked == 2 && is_last; }))
         << cell.describe();
     EXPECT_EQ(num_asked, 2) << cell.describe();
-    const std::optional<EvaluationMetrics> again = evaluation.run_unless(trainer.parts(), mesh, [] { return false; });
+    const std::optional<EvaluationMetrics> again =
+        evaluation.run_unless(trainer.parts(), mesh, nullptr, [] { return false; });
     ASSERT_TRUE(again) << cell.describe();
     EXPECT_EQ(again->loss, loss) << cell.describe();
   }

@@ -13,6 +13,7 @@
 #include "runtime/training/transformer/data_parallel.h"
 #include "runtime/training/transformer/transformer_part.h"
 #include "tests/support/small_model.h"
+#include "tests/support/stages.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {
@@ -35,7 +36,7 @@ Steps steps_of(const TrainingOptions& options, const DeviceMesh& mesh, const std
   const ReplicaMap replicas = map_replicas(options.sharding, mesh);
   const auto parts = make_transformer(
       options, mesh, at::kCPU, replicas, [&](const Parameter& parameter) { initialize(parameter, options.seed); },
-      cuts);
+      stages_from(cuts, options.shape.num_hidden_layers + 2));
   const ModelParts all(parts.begin(), parts.end());
   Trainer trainer(all, index_of(all), mesh, options);
   EXPECT_EQ(trainer.groups().size(), cuts.size() + 1);

@@ -12,6 +12,7 @@
 #include "runtime/training/transformer/data_parallel.h"
 #include "runtime/training/transformer/transformer_part.h"
 #include "tests/support/small_model.h"
+#include "tests/support/stages.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {
@@ -34,7 +35,8 @@ Tensors gradients_of(const TrainingOptions& options, const std::vector<int64_t>&
   const DeviceMesh alone(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
   const auto all = make_transformer(
       options, alone, at::kCPU, map_replicas(options.sharding, alone),
-      [&](const Parameter& parameter) { initialize(parameter, options.seed); }, cuts);
+      [&](const Parameter& parameter) { initialize(parameter, options.seed); },
+      stages_from(cuts, options.shape.num_hidden_layers + 2));
   ModelParts own;
   const int rank = links == nullptr ? 0 : links->rank();
   for (size_t stage = 0; stage < all.size(); ++stage) {
@@ -44,7 +46,7 @@ Tensors gradients_of(const TrainingOptions& options, const std::vector<int64_t>&
   const StepBatch batch = made_step(options, all.front()->layout(), schedule.micro_batches, at::kCPU);
   for (const ParameterGroup& group : groups_of(own)) group.fsdp->begin_step();
   const at::Tensor start = at::full({}, 1.0 / 64, at::kDouble);
-  Tensors found = {{"loss", run_schedule(schedule, own, batch, start, links)}};
+  Tensors found = {{"loss", run_schedule(schedule, own, batch, start, {.links = links})}};
   for (const ParameterGroup& group : groups_of(own)) {
     group.fsdp->visit_gradients([&](const Parameter& parameter) { found[parameter.name] = parameter.tensor.clone(); });
   }

@@ -75,7 +75,20 @@ TEST(MeshLayout, RefusesRanksAndCoordinatesThatAreNotThere) {
   EXPECT_THROW(layout.coordinate(4), std::out_of_range);
   EXPECT_THROW(layout.rank({0, 2}), std::out_of_range);
   EXPECT_THROW(layout.rank({0}), std::invalid_argument);
-  EXPECT_EQ(message<InputError>([&] { layout.size("pp"); }), "mesh dp=2,tp=2 has no axis 'pp'");
+  EXPECT_EQ(message<InputError>([&] { layout.size("ep"); }), "mesh dp=2,tp=2 has no axis 'ep'");
+}
+
+TEST(MeshLayout, ATrainingAxisThatItLacksHasOneRank) {
+  const MeshLayout layout({{"dp", 2}, {"tp", 2}});
+  EXPECT_EQ(layout.size("pp"), 1);
+  EXPECT_EQ(layout.coordinate(3, "pp"), 0);
+  EXPECT_EQ(layout.group({"pp", "tp"}, 2), (std::vector<int64_t>{2, 3}));
+}
+
+TEST(MeshLayout, HasAPipelineWhereItIsLongerThanOneRank) {
+  EXPECT_EQ(MeshLayout::fit({{"pp", 1}, {"dp", 2}}, training_axes(), 2).describe(), "dp=2,cp=1,tp=1");
+  EXPECT_EQ(MeshLayout::fit({{"pp", 0}, {"dp", 2}}, training_axes(), 2).describe(), "dp=2,cp=1,tp=1");
+  EXPECT_EQ(MeshLayout::fit({{"pp", 0}, {"dp", 2}}, training_axes(), 8).describe(), "pp=4,dp=2,cp=1,tp=1");
 }
 
 TEST(MeshLayout, RefusesAxesThatMakeNoSense) {
@@ -157,11 +170,12 @@ TEST(ParseMesh, NamesTheOffendingPart) {
 
 TEST(CompleteOrder, AxesThatAreLeftOutAreTheOutermost) {
   using Order = std::vector<std::string>;
-  EXPECT_EQ(complete_order({"dp", "tp"}), (Order{"cp", "dp", "tp"}));
+  EXPECT_EQ(complete_order({"dp", "tp"}), (Order{"pp", "cp", "dp", "tp"}));
   EXPECT_EQ(complete_order({}), training_axes());
-  EXPECT_EQ(complete_order({"tp", "cp", "dp"}), (Order{"tp", "cp", "dp"}));
+  EXPECT_EQ(complete_order({"tp", "cp", "dp"}), (Order{"pp", "tp", "cp", "dp"}));
+  EXPECT_EQ(complete_order({"dp", "pp", "cp", "tp"}), (Order{"dp", "pp", "cp", "tp"}));
   EXPECT_EQ(message<InputError>([] { complete_order({"dp", "dp"}); }), "names dp more than once: name each axis once");
-  EXPECT_EQ(message<InputError>([] { complete_order({"dp", "ep"}); }), "names ep, but the axes are dp, cp, tp");
+  EXPECT_EQ(message<InputError>([] { complete_order({"dp", "ep"}); }), "names ep, but the axes are pp, dp, cp, tp");
 }
 
 }  // namespace

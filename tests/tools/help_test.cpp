@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "tests/support/messages.h"
 #include "tests/tools/program.h"
 
 namespace meshtrain::testing {

@@ -66,7 +66,7 @@ std::vector<Report> exchange(const Group& rows, const Report& own) {
 }
 
 /// The text that a row generates, as every rank knows it.
-struct Work {
+struct RowText {
   size_t prompt;
   Clock::time_point begin = Clock::now(), first_token = begin;
   GenerationResult result = {};
@@ -114,7 +114,7 @@ class Rows {
   }
 
   void begin(int row, size_t prompt) {
-    work_[static_cast<size_t>(row)] = Work{prompt};
+    work_[static_cast<size_t>(row)] = RowText{prompt};
     if (events_.begins) events_.begins(prompt, row);
     if (row != model_.rows().rank()) return;
     own_ = std::make_unique<Continuation>(model_, prompts_[prompt], prompt, options_of_(prompt));
@@ -152,7 +152,7 @@ class Rows {
   void take(int row, const Report& report) {
     if (report.outcome == Outcome::Nothing) return;
     if (report.outcome == Outcome::Failed) return fail(row);
-    std::optional<Work>& work = work_[static_cast<size_t>(row)];
+    std::optional<RowText>& work = work_[static_cast<size_t>(row)];
     GenerationResult& result = work->result;
     result.tokens.push_back(report.token);
     if (result.tokens.size() == 1) work->first_token = Clock::now();
@@ -170,10 +170,10 @@ class Rows {
   const std::vector<std::vector<int64_t>>& prompts_;
   const std::function<GenerateOptions(size_t)>& options_of_;
   const GenerationEvents& events_;
-  std::vector<std::optional<Work>> work_;  // by row
-  size_t next_ = 0;                        // the first prompt that no row has taken
-  std::unique_ptr<Continuation> own_;      // of this rank's row
-  std::string error_;                      // of this rank's row
+  std::vector<std::optional<RowText>> work_;  // by row
+  size_t next_ = 0;                           // the first prompt that no row has taken
+  std::unique_ptr<Continuation> own_;         // of this rank's row
+  std::string error_;                         // of this rank's row
   std::optional<Failure> failure_;
 };
 

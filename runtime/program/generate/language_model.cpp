@@ -29,12 +29,14 @@ TransformerOptions transformer_options(const ModelShape& shape, int64_t num_rows
 }  // namespace
 
 void check_generating_mesh(const MeshLayout& layout) {
-  const int64_t cp = layout.size(kContextAxis);
-  if (cp == 1) return;
-  throw InputError("mesh " + layout.describe() +
-                   ": text is generated over dp, whose ranks take different prompts, and tp, whose ranks share one: "
-                   "leave cp out and give its " +
-                   std::to_string(cp) + " ranks to dp or tp, as in --mesh tp=" + std::to_string(layout.size()));
+  for (const char* const axis : {kContextAxis, kPipelineAxis}) {
+    if (layout.size(axis) == 1) continue;
+    throw InputError("mesh " + layout.describe() +
+                     ": text is generated over dp, whose ranks take different prompts, and tp, whose ranks share one: "
+                     "leave " +
+                     axis + " out and give its " + std::to_string(layout.size(axis)) +
+                     " ranks to dp or tp, as in --mesh tp=" + std::to_string(layout.size()));
+  }
 }
 
 LanguageModel::LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, const Options& options,

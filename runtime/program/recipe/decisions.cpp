@@ -2,6 +2,7 @@
 
 #include "mesh/base/error.h"
 #include "runtime/program/recipe/context.h"
+#include "runtime/program/recipe/pipeline.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/recipe/validate.h"
 #include "runtime/program/yaml/rule.h"
@@ -63,6 +64,14 @@ bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
 }
 
+/// Returns the options of the recipe. A pipeline with mode auto reduces gradients once a step.
+FsdpOptions fsdp_of(const Recipe& recipe, const MeshLayout& layout) {
+  const FsdpRecipe& asked = recipe.parallel.fsdp;
+  FsdpOptions options = asked.options;
+  if (asked.mode == "auto" && layout.size(kPipelineAxis) > 1) options.accumulate_unsharded = true;
+  return options;
+}
+
 /// Returns the shape of the model; dropout depends on train.seed.
 ModelShape shape_of(const Recipe& recipe) {
   ModelShape shape = recipe.model.shape;
@@ -88,9 +97,10 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
            .sequence_parallel = is_sequence_parallel(recipe, layout),
            .context = context_choice(recipe, layout),
            .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every},
+           .pipeline = pipeline_choice(recipe, layout),
            .sharding = sharding,
            .units = {.layers = parallel.fsdp.unit_layers, .sublayers = parallel.fsdp.unit == "sublayer"},
-           .fsdp = parallel.fsdp.options,
+           .fsdp = fsdp_of(recipe, layout),
            .offload = offload_kind(parallel.fsdp.offload.to),
            .offload_folder = parallel.fsdp.offload.path,
            .offload_parameters = parallel.fsdp.offload.parameters,
@@ -150,6 +160,12 @@ std::string to_yaml(const Decisions& decisions) {
                                                                       : "dynamic"));
     map.field("stochastic_rounding", decisions.rounding_seed.has_value());
   });
+  if (const PipelineChoice& pipeline = decisions.pipeline; !pipeline.blocks.empty()) {
+    writer.map("pipeline", [&](Writer& map) {
+      map.field("schedule", name(pipeline.schedule));
+      map.field("layers", pipeline.blocks);
+    });
+  }
   writer.map("fsdp", [&](Writer& fsdp) {
     const ShardingChoice& sharding = decisions.sharding;
     fsdp.field("mode", std::string(sharding.hybrid ? "hybrid_shard" : name(sharding.mode)));

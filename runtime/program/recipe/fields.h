@@ -166,6 +166,13 @@ void fields(Archive& archive, ContextRecipe& context) {
 }
 
 template <class Archive>
+void fields(Archive& archive, PipelineRecipe& pipeline) {
+  archive.field("schedule", pipeline.schedule, {.choices = {"auto", "1f1b", "interleaved", "zb_h1"}});
+  archive.field("stages_per_rank", pipeline.stages_per_rank, {.least = 1, .most = kMaxSize});
+  archive.field("layers", pipeline.layers, {.least = 1, .most = kMaxSize});
+}
+
+template <class Archive>
 void fields(Archive& archive, OffloadRecipe& offload) {
   archive.field("to", offload.to, {.choices = {"none", "host", "disk"}});
   archive.field("path", offload.path,
@@ -191,7 +198,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
 
 template <class Archive>
 void fields(Archive& archive, ParallelRecipe& parallel) {
-  const std::vector<std::string> axes = {kDataAxis, kTensorAxis, kContextAxis};
+  const std::vector<std::string> axes = {kDataAxis, kTensorAxis, kContextAxis, kPipelineAxis};
   archive.field("mesh", parallel.mesh,
                 {.least = 1,
                  .most = kMaxSize,
@@ -206,6 +213,7 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
   archive.section("fsdp", parallel.fsdp, "mode");
   archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
   archive.section("context", parallel.context, "algorithm");
+  archive.section("pipeline", parallel.pipeline, "schedule");
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
   archive.field("stall_warning", parallel.stall_warning, {.above = 0});
   archive.field("timeout", parallel.timeout, {.above = 0});

@@ -56,12 +56,19 @@ struct FsdpRecipe {
   OffloadRecipe offload = {};           ///< where shards, gradients and optimizer state are kept
 };
 
+struct PipelineRecipe {
+  std::string schedule = "auto";  ///< auto 1f1b interleaved zb_h1
+  int64_t stages_per_rank = 1;    ///< number of stages on each rank of a pipeline
+  std::vector<int64_t> layers;    ///< number of blocks in each stage; empty: divided by cost
+};
+
 struct ParallelRecipe {
   std::map<std::string, int64_t> mesh;  ///< sizes as written; MeshLayout::kAuto: the remaining ranks
   std::vector<std::string> order = training_axes();
   FsdpRecipe fsdp;
   std::string sequence_parallel = "auto";  ///< auto on off
   ContextRecipe context;
+  PipelineRecipe pipeline;
   std::string backend = "auto";           ///< auto mpi nccl
   double stall_warning = 10;              ///< seconds without progress after which a line names who is waited for
   double timeout = 600;                   ///< seconds without progress after which the run ends

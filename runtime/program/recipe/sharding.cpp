@@ -53,11 +53,17 @@ std::string ranks(const ShardingChoice& choice) {
   return counted(choice.num_ranks, "rank");
 }
 
+/// Returns the mode for `auto`. In a pipeline full_shard would gather each stage for every micro-batch.
+std::string automatic_mode(const MeshLayout& layout) {
+  if (layout.size(kTensorAxis) > 1) return "no_shard";
+  return layout.size(kPipelineAxis) > 1 ? "shard_grad_op" : "full_shard";
+}
+
 }  // namespace
 
 ShardingChoice sharding_choice(const Recipe& recipe, const MeshLayout& layout) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
-  const std::string word = asked.mode != "auto" ? asked.mode : layout.size(kTensorAxis) > 1 ? "no_shard" : "full_shard";
+  const std::string word = asked.mode == "auto" ? automatic_mode(layout) : asked.mode;
   ShardingChoice choice{mode_of(word), asked.shard_axes, 1, word == "hybrid_shard"};
   if (choice.axes.empty()) choice.axes = {kDataAxis, kContextAxis};
   if (choice.mode == ShardingMode::NoShard) choice.axes = {kDataAxis};

@@ -9,6 +9,7 @@
 #include "mesh/base/size_text.h"
 #include "runtime/program/recipe/context.h"
 #include "runtime/program/recipe/decisions.h"
+#include "runtime/program/recipe/pipeline.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/yaml/scalar_text.h"
 #include "runtime/training/optimizer/optimizer.h"
@@ -223,6 +224,7 @@ void check_values(const Recipe& recipe, const MeshLayout& layout) {
 void check_choices(const Recipe& recipe, const Decisions& decisions) {
   check_device(decisions.device);
   check_sharding(recipe, decisions.sharding);
+  check_pipeline(recipe, decisions.layout);
   check_sequence(recipe, decisions);
 }
 

@@ -31,22 +31,24 @@ ModelSize size_of(TransformerTrainer& trainer) {
 
 Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
     : world_(world), options_(options), prepared_(asked, options, world.size(), &world) {
-  const ReplicaMap replicas =
-      map_replicas(decisions_.sharding, mesh_);  // collective: no rank can have failed alone before it
+  // Collective: no rank can have failed alone before it.
+  const auto pipeline_mesh = std::make_shared<const PipelineMesh>(mesh_);
+  const ReplicaMap replicas = map_replicas(decisions_.sharding, *pipeline_mesh);
   if (prepared_.memory.is_warning) log_warning(prepared_.memory.text);
   memory_advice_.emplace([this] { return less_memory(recipe_, decisions_.layout, prepared_.request); });
-  open_trainer(replicas);
+  open_trainer(pipeline_mesh, replicas);
   host_lock_.emplace(folder_, world_);
 }
 
-void Session::open_trainer(const ReplicaMap& replicas) {
+void Session::open_trainer(std::shared_ptr<const PipelineMesh> pipeline_mesh, const ReplicaMap& replicas) {
   agree(world_, [&] {
     if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps) {
       prediction_ =
           std::make_unique<Prediction>(prepared_.forecast->step, mesh_, prepared_.request.hosts.ranks_per_host,
                                        device_context_.peak, RunDirectory::forecast_of(folder_));
     }
-    trainer_ = std::make_unique<TransformerTrainer>(decisions_, mesh_, device_context_.device, replicas, resumes_);
+    trainer_ = std::make_unique<TransformerTrainer>(decisions_, std::move(pipeline_mesh), device_context_.device,
+                                                    replicas, resumes_);
     if (mesh_.rank() != 0) return;
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
     if (!options_.resumes()) return;
@@ -120,6 +122,9 @@ void Session::record_graph() {
                                                device_context_.make_graph != nullptr, trainer_->fsdp().is_offloaded());
   if (hindrance.empty() && decisions_.shape.adapter.dropout > 0) {
     hindrance = "adapter.dropout draws anew in each step";
+  }
+  if (hindrance.empty() && trainer_->pipeline().links != nullptr) {
+    hindrance = "parallel.mesh has pp, whose ranks exchange messages in the step";
   }
   if (hindrance.empty() && trainer_->copies()) {
     hindrance = "parallel.fsdp.offload copies the optimizer's state between host and GPU in the step";

@@ -101,7 +101,8 @@ bool TrainingLoop::make_step() {
     return read;
   });
   bool stops = result.num_stop > 0 && step < train.steps;
-  if (record(outcome ? &*outcome : nullptr, {batch.num_counted, tokens.counted, asked, result}, stops)) {
+  const int64_t own_counted = trainer.pipeline().has_loss() ? batch.num_counted : 0;
+  if (record(outcome ? &*outcome : nullptr, {own_counted, tokens.counted, asked, result}, stops)) {
     stops = step < train.steps;
   }
 
@@ -186,7 +187,8 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
   if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
     FlightRecorder::own().set_work("evaluation");
     const auto asked = [&] { return is_stop_asked(); };
-    metrics.evaluation = locate([&] { return run_.evaluation->run_unless(trainer.parts(), run_.mesh, asked); });
+    metrics.evaluation = locate(
+        [&] { return run_.evaluation->run_unless(trainer.parts(), run_.mesh, trainer.pipeline().links, asked); });
     has_ended = !metrics.evaluation;
     if (has_ended) say("the evaluation after step " + std::to_string(state_.step) + " was ended by a request to stop");
     meter_.begin();

@@ -2,6 +2,8 @@
 
 #include <c10/util/accumulate.h>
 
+#include <numeric>
+
 namespace meshtrain {
 namespace {
 
@@ -14,16 +16,17 @@ double visible_keys(const ModelShape& shape, int64_t layer, int64_t sequence_len
 
 }  // namespace
 
-double flops_per_token(Transformer& model, const ModelShape& shape, int64_t sequence_length) {
-  double flops = 0;
+std::vector<double> layer_flops(Transformer& model, const ModelShape& shape, int64_t sequence_length) {
+  std::vector<double> all;
   bool trains = false;  // a parameter so far: its gradient needs those of what comes after it
   const auto add_product = [&](const Parameter& parameter) {
     const auto elements = static_cast<double>(c10::multiply_integers(parameter.global_shape));
-    flops += elements * (2 + (trains ? 2 : 0) + (parameter.tensor.requires_grad() ? 2 : 0));
+    all.back() += elements * (2 + (trains ? 2 : 0) + (parameter.tensor.requires_grad() ? 2 : 0));
   };
   const std::vector<Layer> layers = model.layers();
   const auto query = static_cast<double>(shape.num_attention_heads * shape.head_dim);
   for (size_t i = 0; i < layers.size(); ++i) {
+    all.push_back(0);
     const bool looks_up = i == 0;
     for (const Parameter* const parameter : layers[i].parameters) {
       if (!looks_up || !parameter->of_tokens) add_product(*parameter);  // B of the embedding's adapter is multiplied
@@ -33,9 +36,14 @@ double flops_per_token(Transformer& model, const ModelShape& shape, int64_t sequ
     const bool is_block = !looks_up && i + 1 < layers.size();
     if (!is_block) continue;
     // Scores and weighted values: two products of two operations, and twice as much backwards.
-    flops += 4 * query * visible_keys(shape, static_cast<int64_t>(i) - 1, sequence_length) * (trains ? 3 : 1);
+    all.back() += 4 * query * visible_keys(shape, static_cast<int64_t>(i) - 1, sequence_length) * (trains ? 3 : 1);
   }
-  return flops;
+  return all;
+}
+
+double flops_per_token(Transformer& model, const ModelShape& shape, int64_t sequence_length) {
+  const std::vector<double> layers = layer_flops(model, shape, sequence_length);
+  return std::accumulate(layers.begin(), layers.end(), 0.0);
 }
 
 }  // namespace meshtrain

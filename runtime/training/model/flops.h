@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runtime/training/model/transformer.h"
 
@@ -19,5 +20,8 @@ namespace meshtrain {
 ///
 /// A frozen parameter has no gradient, and what came in needs one only where a parameter before it is trained.
 double flops_per_token(Transformer& model, const ModelShape& shape, int64_t sequence_length);
+
+/// Returns these operations for each of Transformer::layers().
+std::vector<double> layer_flops(Transformer& model, const ModelShape& shape, int64_t sequence_length);
 
 }  // namespace meshtrain

@@ -38,9 +38,9 @@ struct Sublayer {
 /// for the next; the last returns the sum of the losses, a scalar whose value is computed by its backward
 /// (linear_cross_entropy.h), or at once without recording. Every rank of tp and cp must call `forward`.
 struct Layer {
-  std::string name;                     ///< "embedding", "block 3", "head"
-  std::vector<Parameter*> parameters;   ///< valid as long as the model lives
-  const Parameter* borrowed = nullptr;  ///< a parameter of another layer that this one uses too: tied embeddings
+  std::string name;                    ///< "embedding", "block 3", "head"
+  std::vector<Parameter*> parameters;  ///< valid as long as the model lives
+  Parameter* borrowed = nullptr;       ///< a parameter of another layer that this one uses too: tied embeddings
   std::function<at::Tensor(const at::Tensor& input, const ForwardPass& pass)> forward;
   std::vector<Sublayer> sublayers = {};  ///< of a block; their parameters are those of the layer, in the same order
 };

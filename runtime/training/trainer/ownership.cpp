@@ -8,6 +8,7 @@
 namespace meshtrain {
 
 Range owned_range(const FlatBuffer& buffer, const ReplicaMap& replicas) {
+  if (buffer.is_copy()) return {};
   return replicas.owned(buffer.shard().numel, buffer.in_shard({0, buffer.full_numel()}).numel);
 }
 

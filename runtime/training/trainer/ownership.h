@@ -13,7 +13,8 @@ struct OwnedRange {
   int64_t numel;
 };
 
-/// Returns the part of this rank's shard of `buffer` that it owns, which may be empty (ReplicaMap::owned()).
+/// Returns the part of this rank's shard of `buffer` that it owns (ReplicaMap::owned()), which may be empty: that of a
+/// copy is.
 Range owned_range(const FlatBuffer& buffer, const ReplicaMap& replicas);
 
 /// Returns the ranges that this rank owns of the trainable buffers of `groups`, without empty ones.

@@ -2,7 +2,7 @@
 
 namespace meshtrain {
 
-PipelineLinks::PipelineLinks(const Group& ranks) : rank_(ranks.rank()) {
+PipelineLinks::PipelineLinks(const Group& ranks) : ranks_(ranks) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const int next = (rank + 1) % ranks.size();
     for (const auto& [from, to] : {std::pair{rank, next}, {next, rank}}) {

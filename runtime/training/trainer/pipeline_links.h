@@ -13,13 +13,15 @@ class PipelineLinks {
   /// `ranks`: the ranks of the pipeline in the order of their stages. Every rank of it must call it.
   explicit PipelineLinks(const Group& ranks);
 
-  int rank() const { return rank_; }
+  const Group& ranks() const { return ranks_; }
+  int rank() const { return ranks_.rank(); }
+  int size() const { return ranks_.size(); }
   /// Returns the link to, and from, a neighbour. Throws std::out_of_range for other ranks.
-  const Link& to(int rank) const { return links_.at({rank_, rank}); }
-  const Link& from(int rank) const { return links_.at({rank, rank_}); }
+  const Link& to(int rank) const { return links_.at({this->rank(), rank}); }
+  const Link& from(int rank) const { return links_.at({rank, this->rank()}); }
 
  private:
-  int rank_;
+  Group ranks_;
   std::map<std::pair<int, int>, Link> links_;  // by sender and receiver
 };
 

@@ -1,7 +1,8 @@
 #include "runtime/training/trainer/run_schedule.h"
 
 #include <c10/util/ScopeExit.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <map>
 #include <stdexcept>
@@ -27,7 +28,14 @@ struct Arrival {
 
 /// A stage's forward for a micro-batch, kept until its backward.
 struct Pass {
-  at::Tensor input, output;
+  at::Tensor input;
+  at::Tensor output;  // undefined once it has been sent
+  torch::autograd::Edge edge = {};
+  at::DimVector sizes = {};  // of the output
+  at::TensorOptions options = {};
+
+  bool requires_grad() const { return edge.is_valid(); }
+  at::Tensor empty_output() const { return at::empty(sizes, options); }
 };
 
 /// Runs the backward of `pass`. Computes no gradients for an output that depends on no trained parameter.
@@ -36,7 +44,10 @@ void run_backward(const ModelPart& part, const Pass& pass, const at::Tensor& gra
     for (const ParameterGroup& group : part.groups()) group.fsdp->leave_backward();
   });
   for (const ParameterGroup& group : part.groups()) group.fsdp->begin_backward(/*last=*/reduces);
-  if (pass.output.requires_grad()) torch::autograd::backward({pass.output}, {gradient});
+  if (pass.requires_grad()) {
+    torch::autograd::Engine::get_default_engine().execute({pass.edge}, {gradient}, /*keep_graph=*/false,
+                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+  }
   for (const ParameterGroup& group : part.groups()) group.fsdp->end_backward();
 }
 
@@ -44,12 +55,13 @@ void run_backward(const ModelPart& part, const Pass& pass, const at::Tensor& gra
 class Run {
  public:
   Run(const PipelineSchedule& schedule, const ModelParts& parts, const StepBatch& batch, const at::Tensor& start,
-      const PipelineLinks* links)
+      const Pipeline& pipeline)
       : schedule_(schedule),
         parts_(parts),
         batch_(batch),
         start_(start),
-        links_(links),
+        links_(pipeline.links),
+        first_trained_(pipeline.first_trained),
         loss_sum_(at::zeros({}, start.options().dtype(at::kDouble))) {}
 
   at::Tensor take_all() {
@@ -73,17 +85,18 @@ class Run {
       case Kind::Backward:
         return backward(stage, i);
       case Kind::SendActivation:
-        sent_.push_back(links_->to(schedule_.rank_of(stage + 1)).send(passes_.at({stage, i}).output.detach()));
-        return;
+        return send_output(stage, passes_.at({stage, i}));
       case Kind::ReceiveActivation:
         inputs_[{stage, i}] =
             receive(part_of(stage).make_input(batch_.micro_batches[static_cast<size_t>(i)]), stage - 1);
         return;
       case Kind::SendGradient:
+        if (stage <= first_trained_) return;
         sent_.push_back(links_->to(schedule_.rank_of(stage - 1)).send(input_gradients_.extract({stage, i}).mapped()));
         return;
       case Kind::ReceiveGradient:
-        gradients_[{stage, i}] = receive(at::empty_like(passes_.at({stage, i}).output), stage + 1);
+        if (stage < first_trained_) return;
+        gradients_[{stage, i}] = receive(passes_.at({stage, i}).empty_output(), stage + 1);
         return;
       case Kind::InputGradient:
       case Kind::WeightGradient:
@@ -97,25 +110,39 @@ class Run {
     return {tensor, work};
   }
 
+  // The sum that ends a stage saves nothing for its backward, so the output is not kept.
+  void send_output(int stage, Pass& pass) {
+    sent_.push_back(links_->to(schedule_.rank_of(stage + 1)).send(pass.output.detach()));
+    pass.output.reset();
+  }
+
   void forward(int stage, int i) {
     at::Tensor input;
     if (stage > 0 && is_here(stage - 1)) {
       const at::Tensor& before = passes_.at({stage - 1, i}).output;
       input = before.detach().set_requires_grad(before.requires_grad());
     } else if (stage > 0) {
-      input = inputs_.extract({stage, i}).mapped().await().set_requires_grad(true);
+      input = inputs_.extract({stage, i}).mapped().await().set_requires_grad(stage > first_trained_);
     }
-    passes_[{stage, i}] = {input, part_of(stage).forward(input, batch_.micro_batches[static_cast<size_t>(i)])};
+    Pass pass{input, part_of(stage).forward(input, batch_.micro_batches[static_cast<size_t>(i)])};
+    if (pass.output.requires_grad()) pass.edge = torch::autograd::impl::gradient_edge(pass.output);
+    pass.sizes = pass.output.sizes();
+    pass.options = pass.output.options();
+    passes_[{stage, i}] = std::move(pass);
   }
 
   void backward(int stage, int i) {
     const Pass pass = std::move(passes_.extract({stage, i}).mapped());
     const bool is_loss = stage + 1 == schedule_.stages;
-    const at::Tensor gradient =
-        is_loss ? start_.to(pass.output.scalar_type()) : gradients_.extract({stage, i}).mapped().await();
+    at::Tensor gradient;
+    if (is_loss) {
+      gradient = start_.to(pass.output.scalar_type());
+    } else if (stage >= first_trained_) {
+      gradient = gradients_.extract({stage, i}).mapped().await();
+    }
     run_backward(part_of(stage), pass, gradient, /*reduces=*/i + 1 == schedule_.micro_batches);
     if (is_loss) loss_sum_.add_(pass.output.detach());
-    if (stage == 0) return;
+    if (stage <= first_trained_) return;
     if (is_here(stage - 1)) {
       gradients_[{stage - 1, i}] = {pass.input.grad()};
     } else {
@@ -128,6 +155,7 @@ class Run {
   const StepBatch& batch_;
   const at::Tensor& start_;
   const PipelineLinks* links_;
+  int first_trained_;
   std::map<Key, Arrival> inputs_;  // from other ranks
   std::map<Key, Pass> passes_;
   std::map<Key, Arrival> gradients_;           // of outputs
@@ -139,8 +167,24 @@ class Run {
 }  // namespace
 
 at::Tensor run_schedule(const PipelineSchedule& schedule, const ModelParts& parts, const StepBatch& batch,
-                        const at::Tensor& start, const PipelineLinks* links) {
-  return Run(schedule, parts, batch, start, links).take_all();
+                        const at::Tensor& start, const Pipeline& pipeline) {
+  return Run(schedule, parts, batch, start, pipeline).take_all();
+}
+
+at::Tensor run_forward(const ModelParts& parts, const MicroBatch& micro_batch, const PipelineLinks* links) {
+  const int ranks = links == nullptr ? 1 : links->size(), rank = links == nullptr ? 0 : links->rank();
+  const int last = ranks * static_cast<int>(parts.size()) - 1;
+  at::Tensor output;
+  for (int stage = rank; stage <= last; stage += ranks) {
+    ModelPart& part = *parts[static_cast<size_t>(stage / ranks)];
+    if (links != nullptr && stage > 0) {
+      output = part.make_input(micro_batch);
+      links->from((rank + ranks - 1) % ranks).receive(output).wait();
+    }
+    output = part.forward(output, micro_batch);
+    if (links != nullptr && stage < last) links->to((rank + 1) % ranks).send(output).wait();
+  }
+  return rank + 1 == ranks ? output : at::zeros({}, output.options().dtype(at::kDouble));
 }
 
 }  // namespace meshtrain

@@ -4,18 +4,22 @@
 
 #include "pipeline_parallel/schedule.h"
 #include "runtime/training/trainer/model_part.h"
-#include "runtime/training/trainer/pipeline_links.h"
+#include "runtime/training/trainer/pipeline.h"
 
 namespace meshtrain {
 
 /// Runs this rank's row of a schedule. A stage takes the output of the stage before, detached, and passes the gradient
-/// of this input back to that stage, over `links` where that is on another rank. A stage's gradients are reduced after
+/// of this input back to that stage, over a link where that is on another rank. A stage's gradients are reduced after
 /// the backward of its last micro-batch. `parts`: the rank's stages in their order. `batch`: the same on all ranks of
-/// the pipeline. `start`: the gradient of the loss sums, a scalar. `links`: null where one rank has all stages. Returns
-/// the sum of the loss sums, an fp64 scalar on the device of `start`; 0 on ranks without the last stage. Every rank of
-/// the schedule must call it, between Fsdp::begin_step() and the use of gradients. Throws std::logic_error for
-/// schedules with weight gradients of their own, which cannot run yet.
+/// the pipeline. `start`: the gradient of the loss sums, a scalar. Returns the sum of the loss sums, an fp64 scalar on
+/// the device of `start`; 0 on ranks without the last stage. Every rank of the schedule must call it, between
+/// Fsdp::begin_step() and the use of gradients. Throws std::logic_error for schedules with weight gradients of their
+/// own, which cannot run yet.
 at::Tensor run_schedule(const PipelineSchedule& schedule, const ModelParts& parts, const StepBatch& batch,
-                        const at::Tensor& start, const PipelineLinks* links = nullptr);
+                        const at::Tensor& start, const Pipeline& pipeline = {});
+
+/// Runs the forward of all stages for a micro-batch, without recording. Returns the loss sum; 0 on ranks without the
+/// last stage. `links`: as in Pipeline. Every rank of the pipeline must call it.
+at::Tensor run_forward(const ModelParts& parts, const MicroBatch& micro_batch, const PipelineLinks* links = nullptr);
 
 }  // namespace meshtrain

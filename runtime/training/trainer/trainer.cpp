@@ -30,8 +30,9 @@ void add_parameters(const FlatBuffer& buffer, const std::vector<std::string>& gl
 }  // namespace
 
 Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
-                 const OptimizerFactory& make)
+                 const OptimizerFactory& make, Pipeline pipeline)
     : parts_(std::move(parts)),
+      pipeline_(std::move(pipeline)),
       groups_(groups_of(parts_)),
       index_(std::move(index)),
       mesh_(mesh),
@@ -60,6 +61,13 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
         "FsdpOptions::memory and state_memory");
   }
   if (!is_offloaded) return;
+  if (!pipeline_.shared.empty()) {
+    throw InputError(
+        "parallel.fsdp.offload",
+        "the embedding is also the head, so the first and the last stage of the pipeline sum its gradient, "
+        "which is not possible on the host: offload nothing, or set parallel.fsdp.offload.parameters: "
+        "false");
+  }
   optimizer_->report_updates();
   watch_leaving_gradients();
 }
@@ -168,8 +176,7 @@ StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
 const PipelineSchedule& Trainer::schedule_of(size_t num_micro_batches) {
   const auto wanted = static_cast<int>(num_micro_batches);
   if (!schedule_ || schedule_->micro_batches != wanted) {
-    const auto num_parts = static_cast<int>(parts_.size());
-    schedule_ = make_schedule(ScheduleKind::OneForwardOneBackward, /*ranks=*/1, num_parts, wanted);
+    schedule_ = make_schedule(pipeline_.schedule, pipeline_.num_ranks(), static_cast<int>(parts_.size()), wanted);
   }
   return *schedule_;
 }
@@ -180,8 +187,9 @@ at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& 
   if (leaving_ && scales_loss_) unscale_ = inputs.loss_scale.reciprocal();
   // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step). So
   // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
-  const at::Tensor loss_sum =
-      run_schedule(schedule_of(batch.micro_batches.size()), parts_, batch, inputs.loss_scale / inputs.num_counted);
+  const at::Tensor loss_sum = run_schedule(schedule_of(batch.micro_batches.size()), parts_, batch,
+                                           inputs.loss_scale / inputs.num_counted, pipeline_);
+  sum_shared();
   if (scales_loss_ && !leaving_) multiply_gradients(inputs.loss_scale.reciprocal());
   const at::Tensor votes = vote(loss_sum, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
@@ -233,11 +241,19 @@ CopiedBytes Trainer::copied_bytes() const {
   return bytes;
 }
 
+void Trainer::sum_shared() const {
+  for (const SharedBuffer& shared : pipeline_.shared) {
+    at::Tensor gradients = shared.buffer->shard_gradients();
+    shared.holders.with_purpose("pp.gradients").all_reduce(gradients).wait();
+    set_aside(gradients);
+  }
+}
+
 // One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
 // only the first of them adds it), squares of the owned gradients, stop requests, and durable parts of a checkpoint.
 at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
   FlightRecorder::own().set_work("norm and vote");
-  const bool speaks = groups_.front().replicas.part().tp == 0;
+  const bool speaks = pipeline_.has_loss() && groups_.front().replicas.part().tp == 0;
   const at::Tensor squares = leaving_ ? leaving_->sum() : owned_squares(owned_, device_);
   at::Tensor votes = at::stack({speaks ? loss_sum : at::zeros_like(loss_sum), squares, inputs.stop, inputs.saved});
   mesh_.world().with_purpose("vote").all_reduce(votes).wait();

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "mesh/device_mesh.h"
-#include "pipeline_parallel/schedule.h"
 #include "runtime/training/checkpoint/training_state.h"
 #include "runtime/training/optimizer/optimizer.h"
 #include "runtime/training/trainer/find_non_finite.h"
@@ -17,6 +16,7 @@
 #include "runtime/training/trainer/options.h"
 #include "runtime/training/trainer/ownership.h"
 #include "runtime/training/trainer/parameter_meter.h"
+#include "runtime/training/trainer/pipeline.h"
 #include "runtime/training/trainer/step_graph.h"
 #include "runtime/training/trainer/step_values.h"
 
@@ -31,11 +31,12 @@ namespace meshtrain {
 class Trainer {
  public:
   /// `parts`: the parts that this rank computes, at least one, all with the same kind of shard memory. `index`: the
-  /// parameters of the complete model, including those of `parts` (index_of()). `make`: makes the optimizer. Throws
-  /// InputError when no optimizer has the name in `options`, and when the optimizer's state is offloaded alone and
-  /// `make` returns an optimizer that has no Optimizer::pagers(). Not collective. `mesh` must outlive this.
+  /// parameters of the complete model, including those of `parts` (index_of()). `make`: makes the optimizer.
+  /// `pipeline`: the pipeline whose stages `parts` are. Throws InputError when no optimizer has the name in `options`,
+  /// when the optimizer's state is offloaded alone and `make` returns an optimizer that has no Optimizer::pagers(), and
+  /// when shards are offloaded that stages share. Not collective. `mesh`, the complete one, must outlive this.
   Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
-          const OptimizerFactory& make = make_optimizer);
+          const OptimizerFactory& make = make_optimizer, Pipeline pipeline = {});
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -101,6 +102,7 @@ class Trainer {
 
   const DeviceMesh& mesh() const { return mesh_; }
   const ModelParts& parts() const { return parts_; }
+  const Pipeline& pipeline() const { return pipeline_; }
   /// Returns the groups of all parts, in the order of the parts.
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   /// Returns all parameters of the model.
@@ -129,6 +131,8 @@ class Trainer {
   /// Returns the schedule of a step with so many micro-batches.
   const PipelineSchedule& schedule_of(size_t num_micro_batches);
   void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
+  /// Sums the gradients of buffers that several stages share.
+  void sum_shared() const;
   at::Tensor vote(const at::Tensor& loss_sum, const StepInputs& inputs) const;
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
   void limit_graph() const;
@@ -144,6 +148,7 @@ class Trainer {
   const LossScale& loss_scale();
 
   ModelParts parts_;
+  Pipeline pipeline_;
   std::optional<PipelineSchedule> schedule_;  // of the last step
   std::vector<ParameterGroup> groups_;
   ParameterIndex index_;

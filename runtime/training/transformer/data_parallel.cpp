@@ -47,15 +47,23 @@ int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>
                                         ", or set parallel.fsdp.shard_size" + fitting);
 }
 
+ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& complete, const DeviceMesh& stage) {
+  if (sharding.mode == ShardingMode::NoShard) return ReplicaMap(stage, sharding.axes, std::nullopt);
+  if (!sharding.hybrid) return ReplicaMap(stage, sharding.axes, sharding.num_ranks);
+  const int64_t shard_size = sharding.shard_size
+                                 ? *sharding.shard_size
+                                 : ranks_of_a_host(complete.layout(), sharding.axes, HostMap::of(complete.world()));
+  return ReplicaMap(stage, sharding.axes, shard_size);
+}
+
 }  // namespace
 
 ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) {
-  if (sharding.mode == ShardingMode::NoShard) return ReplicaMap(mesh, sharding.axes, std::nullopt);
-  if (!sharding.hybrid) return ReplicaMap(mesh, sharding.axes, sharding.num_ranks);
-  const int64_t shard_size = sharding.shard_size
-                                 ? *sharding.shard_size
-                                 : ranks_of_a_host(mesh.layout(), sharding.axes, HostMap::of(mesh.world()));
-  return ReplicaMap(mesh, sharding.axes, shard_size);
+  return map_replicas(sharding, mesh, mesh);
+}
+
+ReplicaMap map_replicas(const ShardingChoice& sharding, const PipelineMesh& mesh) {
+  return map_replicas(sharding, mesh.complete(), mesh.stage());
 }
 
 FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas) {

@@ -38,13 +38,14 @@ bool Evaluation::counts_all() const {
 
 EvaluationMetrics Evaluation::run(const ModelParts& parts, const DeviceMesh& mesh,
                                   const std::function<void(int64_t)>& progress) const {
-  return *run(parts, mesh, progress, {});
+  return *run(parts, mesh, /*links=*/nullptr, progress, {});
 }
 
 std::optional<EvaluationMetrics> Evaluation::run_unless(const ModelParts& parts, const DeviceMesh& mesh,
+                                                        const PipelineLinks* links,
                                                         const std::function<bool()>& is_stop_asked) const {
   const Group world = mesh.world().with_purpose("evaluate");
-  return run(parts, mesh, {}, [&] {
+  return run(parts, mesh, links, {}, [&] {
     at::Tensor votes = at::full({1}, is_stop_asked() ? 1 : 0, at::kLong);
     world.all_reduce(votes).wait();
     return votes.item<int64_t>() > 0;
@@ -52,6 +53,7 @@ std::optional<EvaluationMetrics> Evaluation::run_unless(const ModelParts& parts,
 }
 
 std::optional<EvaluationMetrics> Evaluation::run(const ModelParts& parts, const DeviceMesh& mesh,
+                                                 const PipelineLinks* links,
                                                  const std::function<void(int64_t)>& progress,
                                                  const std::function<bool()>& ends) const {
   const auto start = std::chrono::steady_clock::now();
@@ -67,7 +69,7 @@ std::optional<EvaluationMetrics> Evaluation::run(const ModelParts& parts, const 
     if (progress) progress(begun++ * at_once);
     return micro_batches.next();
   };
-  const std::optional<HeldOutLoss> loss = held_out_loss(parts, count, next, ends);
+  const std::optional<HeldOutLoss> loss = held_out_loss(parts, count, next, ends, links);
   if (!loss) return std::nullopt;
   return EvaluationMetrics{loss->mean, loss->num_counted,
                            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};

@@ -41,11 +41,13 @@ class Evaluation {
 
   /// Does the same, but returns nothing, on every rank alike, when `is_stop_asked` returns true on any rank before one
   /// of the micro-batches: a run that is asked to stop has seconds for its checkpoint.
+  /// `links`: those of the pipeline whose stages `parts` are.
   std::optional<EvaluationMetrics> run_unless(const ModelParts& parts, const DeviceMesh& mesh,
+                                              const PipelineLinks* links,
                                               const std::function<bool()>& is_stop_asked) const;
 
  private:
-  std::optional<EvaluationMetrics> run(const ModelParts& parts, const DeviceMesh& mesh,
+  std::optional<EvaluationMetrics> run(const ModelParts& parts, const DeviceMesh& mesh, const PipelineLinks* links,
                                        const std::function<void(int64_t)>& progress,
                                        const std::function<bool()>& ends) const;
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "runtime/training/trainer/model_part.h"
+#include "runtime/training/trainer/pipeline_links.h"
 
 namespace meshtrain {
 
@@ -19,9 +20,9 @@ struct HeldOutLoss {
 /// number. Records and changes nothing; call it between steps. Every rank of the mesh must call it. At least one label
 /// must count, or the mean is not a number; Evaluation refuses files without a counted label. `ends`, unless empty, is
 /// called before each micro-batch and must return the same on every rank. When `ends` returns true, this returns no
-/// loss.
+/// loss. `links`: those of the pipeline whose stages `parts` are (Pipeline::links).
 std::optional<HeldOutLoss> held_out_loss(const ModelParts& parts, int64_t count,
                                          const std::function<MicroBatch()>& next,
-                                         const std::function<bool()>& ends = {});
+                                         const std::function<bool()>& ends = {}, const PipelineLinks* links = nullptr);
 
 }  // namespace meshtrain

@@ -1,5 +1,7 @@
 #include "runtime/training/transformer/parallelize.h"
 
+#include <stdexcept>
+
 #include "mesh/device/meta_device.h"
 
 namespace meshtrain {
@@ -11,7 +13,7 @@ namespace meshtrain {
 // Experts, another kind of feed-forward, belong to step 1.
 std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const FsdpOptions& fsdp,
                                                        const DeviceMesh& mesh, at::Device device,
-                                                       const WriteParameter& write, const std::vector<int64_t>& cuts) {
+                                                       const WriteParameter& write, const std::vector<Range>& stages) {
   Parallelism parallelism;
 
   // 1. Tensor parallel: cuts matrices over tp, and under sequence parallel also the residual stream between them.
@@ -32,10 +34,13 @@ std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions&
 
   // 4. FSDP: units of layers in flat buffers, cut over the data-parallel ranks, or complete on each rank for NO_SHARD.
   std::vector<std::unique_ptr<ShardedModel>> parts;
-  const auto num_layers = static_cast<int64_t>(model->layers().size());
-  for (size_t i = 0; i <= cuts.size(); ++i) {
-    const int64_t first = i == 0 ? 0 : cuts[i - 1], end = i < cuts.size() ? cuts[i] : num_layers;
-    parts.push_back(std::make_unique<ShardedModel>(model, Range{first, end - first}, options.units, fsdp));
+  const Range all = {0, static_cast<int64_t>(model->layers().size())};
+  if (stages.size() > 1 && options.shape.tie_word_embeddings && stages.front().offset == 0 &&
+      stages.back().offset + stages.back().numel == all.numel) {
+    throw std::invalid_argument("the head shares the embedding's weight: on one rank both must be in one part");
+  }
+  for (const Range& layers : stages.empty() ? std::vector<Range>{all} : stages) {
+    parts.push_back(std::make_unique<ShardedModel>(model, layers, options.units, fsdp));
     if (options.offload_activations && is_gpu(device)) parts.back()->offload_activations(device);
   }
 

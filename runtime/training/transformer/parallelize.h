@@ -14,13 +14,13 @@ namespace meshtrain {
 using WriteParameter = std::function<void(const Parameter&)>;
 
 /// Constructs the model of `options` on `mesh`, which has the axes dp, tp and cp; `fsdp` has its groups. Every rank
-/// must call it. `cuts`: rising indices in Transformer::layers(). Returns a model for each range of layers: the first
-/// begins with the first layer, each other with a layer of `cuts`; without cuts one model has all layers. It is
-/// collective at the beginning, where ranks of a host set up shared memory (Fsdp), before an error on one rank alone is
-/// possible. Throws InputError when tp does not divide the model's heads or features, and rethrows errors of `write`.
+/// must call it. `stages`: the ranges of Transformer::layers() that the ranks of `mesh` hold, rising; empty: one with
+/// all layers. Returns a model for each. It is collective at the beginning, where ranks of a host set up shared memory
+/// (Fsdp), before an error on one rank alone is possible. Throws InputError when tp does not divide the model's heads
+/// or features, and rethrows errors of `write`.
 std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const FsdpOptions& fsdp,
                                                        const DeviceMesh& mesh, at::Device device,
                                                        const WriteParameter& write,
-                                                       const std::vector<int64_t>& cuts = {});
+                                                       const std::vector<Range>& stages = {});
 
 }  // namespace meshtrain

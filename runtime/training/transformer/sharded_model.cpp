@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "mesh/base/error.h"
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
@@ -13,6 +14,17 @@ namespace {
 
 bool is_block(const Layer& layer) {
   return !layer.sublayers.empty();
+}
+
+/// Prepares an embedding whose weight a head on another rank shares. Throws InputError when its unit has more trained
+/// parameters than the head's copy of the weight.
+void begin_shared(const Layer& embedding, Parameter& weight) {
+  if (weight.tensor.requires_grad() && embedding.parameters.size() > 1) {
+    throw InputError("adapter.targets",
+                     "the embedding is trained and has an adapter, and the head in another stage of the pipeline "
+                     "shares its weight: leave one of the two out");
+  }
+  weight.written_by_layer = false;  // the head writes, lookups add
 }
 
 }  // namespace
@@ -47,7 +59,15 @@ std::vector<UnitSpec> ShardedModel::make_units(Range range, const UnitOptions& o
     units.push_back(std::move(unit));
     runs_.push_back(std::move(run));
   };
-  if (range.offset == 0) add_unit(all.front().name, 0, 0);
+  const Layer &embedding = all.front(), &head = all.back();
+  const bool has_embedding = range.offset == 0, has_head = end == num_layers;
+  if (head.borrowed != nullptr && has_embedding != has_head) shared_ = head.borrowed;
+  if (has_embedding) {
+    add_unit(embedding.name, 0, 0);
+    if (shared_ != nullptr) begin_shared(embedding, *head.borrowed);
+  } else if (shared_ != nullptr) {
+    units.push_back({"copy of the " + embedding.name, {head.borrowed}, /*whole_step=*/true, /*is_copy=*/true});
+  }
   const int64_t end_of_blocks = std::min(end, num_layers - 1);
   for (int64_t first = std::max<int64_t>(range.offset, 1); first < end_of_blocks; first += options.layers) {
     const Layer& block = all[static_cast<size_t>(first)];
@@ -60,12 +80,9 @@ std::vector<UnitSpec> ShardedModel::make_units(Range range, const UnitOptions& o
     const std::string several = "blocks " + std::to_string(first - 1) + " to " + std::to_string(last - 1);
     add_unit(last > first ? several : block.name, first, last);
   }
-  if (end < num_layers) return units;
-  const Layer& head = all.back();
-  if (head.borrowed == nullptr) {
+  if (!has_head) return units;
+  if (head.borrowed == nullptr || shared_ != nullptr) {
     add_unit(head.name, num_layers - 1, num_layers - 1);
-  } else if (range.offset > 0) {
-    throw std::invalid_argument("the head shares the embedding's weight: both must be in one part");
   } else {
     runs_.push_back({0, {head}});
     UnitSpec& both = units.front();

@@ -14,12 +14,14 @@ namespace meshtrain {
 
 /// Consecutive layers of a model that run in the units of an Fsdp: the embedding, the units of the blocks
 /// (UnitOptions), the head. A head that shares the embedding's weight is in the embedding's unit, which stays gathered
-/// for the complete step. Every rank of tp, cp and the units makes the same calls.
+/// for the complete step. Without the embedding it has a copy of this weight in a unit of its own (UnitSpec::is_copy).
+/// Every rank of tp, cp and the units makes the same calls.
 class ShardedModel {
  public:
-  /// `layers`: this model's range of Transformer::layers(), at least one layer. Collective as Fsdp's constructor is.
-  /// Throws std::invalid_argument when the range has the head without the embedding whose weight the head shares, and
-  /// when `units` divides units of several blocks into sublayers.
+  /// `layers`: this model's range of Transformer::layers(), at least one layer. No other ShardedModel may have layers
+  /// of `model` that use the same parameters. Collective as Fsdp's constructor is. Throws std::invalid_argument when
+  /// `units` divides units of several blocks into sublayers, and InputError for a trained embedding with an adapter
+  /// whose weight the head of another model shares.
   ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units, FsdpOptions options);
 
   /// Lets forwards that record keep the activations of blocks in host memory. `device`: see ActivationOffload. Call it
@@ -36,6 +38,10 @@ class ShardedModel {
   /// Gathers the units as next_logits() does, without computing. Call it instead of next_logits() on a rank that has no
   /// tokens while other ranks of the units call next_logits(): their gathers need this rank's shards.
   void gather_only();
+
+  /// Returns the embedding's weight where the head shares it and the head, or the embedding, is another model's; null
+  /// elsewhere. It is then in a unit of its own, whose gradient must be summed with that of the other model.
+  const Parameter* shared_weight() const { return shared_; }
 
   Transformer& model() { return *model_; }
   Fsdp& fsdp() { return *fsdp_; }
@@ -59,6 +65,7 @@ class ShardedModel {
   void end_layer(const Layer& layer, const at::Tensor& y);
 
   std::shared_ptr<Transformer> model_;
+  const Parameter* shared_ = nullptr;
   std::vector<Run> runs_;  // in the order of the forward
   std::unique_ptr<Fsdp> fsdp_;
   std::optional<ActivationOffload> offload_;

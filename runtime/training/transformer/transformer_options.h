@@ -11,6 +11,7 @@
 #include "context_parallel/choice.h"
 #include "fsdp/options.h"
 #include "mesh/layout.h"
+#include "pipeline_parallel/schedule.h"
 #include "runtime/training/model/recompute.h"
 #include "runtime/training/model/shape.h"
 #include "runtime/training/trainer/options.h"
@@ -46,6 +47,14 @@ struct ShardingChoice {
   std::optional<int64_t> shard_size = {};
 };
 
+/// The division of a Transformer into the stages of a pipeline.
+struct PipelineChoice {
+  ScheduleKind schedule = ScheduleKind::OneForwardOneBackward;
+  /// The number of blocks in each stage, at least 1; the first stage has the embedding besides, the last one the head.
+  /// Stage s is on rank s mod ranks of the pipeline. Empty: no pipeline.
+  std::vector<int64_t> blocks = {};
+};
+
 /// The options of a Transformer on a mesh.
 struct TransformerOptions {
   ModelShape shape;
@@ -59,6 +68,7 @@ struct TransformerOptions {
   bool sequence_parallel = false;  ///< cuts the residual stream over tp
   ContextChoice context = {};
   Recomputation recomputation = {};
+  PipelineChoice pipeline = {};
   ShardingChoice sharding = {};
   UnitOptions units = {};
   FsdpOptions fsdp = {};  ///< reshard_after_forward, accumulate_unsharded, prefetch; fsdp_options() sets the others

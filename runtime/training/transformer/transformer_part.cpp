@@ -26,9 +26,9 @@ at::Tensor TransformerPart::make_input(const MicroBatch& micro_batch) const {
 std::vector<std::shared_ptr<TransformerPart>> make_transformer(const TransformerOptions& options,
                                                                const DeviceMesh& mesh, at::Device device,
                                                                const ReplicaMap& replicas, const WriteParameter& write,
-                                                               const std::vector<int64_t>& cuts) {
+                                                               const std::vector<Range>& stages) {
   std::vector<std::unique_ptr<ShardedModel>> models =
-      parallelize(options, fsdp_options(options, replicas), mesh, device, write, cuts);
+      parallelize(options, fsdp_options(options, replicas), mesh, device, write, stages);
   // Call this after the ranks' collective set-up, because it may fail on one rank alone.
   const auto sequences = std::make_shared<const Sequences>(options, mesh, device);
   std::vector<std::shared_ptr<TransformerPart>> parts;

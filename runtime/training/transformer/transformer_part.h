@@ -20,6 +20,7 @@ class TransformerPart final : public ModelPart {
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
 
   ShardedModel& sharded_model() { return *model_; }
+  const ShardedModel& sharded_model() const { return *model_; }
   const SequenceLayout& layout() const { return sequences_->layout(); }
 
  private:
@@ -28,12 +29,11 @@ class TransformerPart final : public ModelPart {
   std::shared_ptr<const Sequences> sequences_;
 };
 
-/// Makes the Transformer of `options` in one part, or in several. `cuts`: rising indices in Transformer::layers(); each
-/// part but the first begins with one of these layers. `replicas`: the result of map_replicas(). Every rank of `mesh`
-/// must call it; see parallelize().
+/// Makes the Transformer of `options` in one part, or the parts of `stages`; see parallelize(). `replicas`: the result
+/// of map_replicas(). Every rank of `mesh` must call it.
 std::vector<std::shared_ptr<TransformerPart>> make_transformer(const TransformerOptions& options,
                                                                const DeviceMesh& mesh, at::Device device,
                                                                const ReplicaMap& replicas, const WriteParameter& write,
-                                                               const std::vector<int64_t>& cuts = {});
+                                                               const std::vector<Range>& stages = {});
 
 }  // namespace meshtrain

@@ -7,6 +7,7 @@
 #include "mesh/base/files/glob.h"
 #include "mesh/base/progress.h"
 #include "runtime/training/model/first_weights.h"
+#include "runtime/training/transformer/stages.h"
 
 namespace meshtrain {
 namespace {
@@ -28,24 +29,62 @@ WriteParameter first_values(const TrainingOptions& options, bool resumes) {
   };
 }
 
-/// Makes the model as one part. Throws InputError when every parameter is frozen.
-std::shared_ptr<TransformerPart> make_part(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device,
-                                           const ReplicaMap& replicas, bool resumes) {
-  auto part = make_transformer(options, mesh, device, replicas, first_values(options, resumes)).front();
-  if (!trainable_buffers(part->groups()).empty()) return part;
+using Parts = TransformerTrainer::Parts;
+
+Transformer& model_of(const Parts& parts) {
+  return parts.front()->sharded_model().model();
+}
+
+/// Makes the parts of the model that this rank computes. Throws InputError when every parameter is frozen.
+Parts make_parts(const TrainingOptions& options, const PipelineMesh& mesh, at::Device device,
+                 const ReplicaMap& replicas, bool resumes) {
+  const DeviceMesh& complete = mesh.complete();
+  const std::vector<Range> stages =
+      layers_of_rank(options.pipeline, complete.coordinate(kPipelineAxis), complete.size(kPipelineAxis));
+  Parts parts = make_transformer(options, mesh.stage(), device, replicas, first_values(options, resumes), stages);
+  const auto is_trained = [](const Parameter* parameter) { return parameter->tensor.requires_grad(); };
+  if (std::ranges::any_of(model_of(parts).parameters(), is_trained)) return parts;
   throw InputError("train.freeze", "every parameter is frozen: leave one of its patterns out");
+}
+
+/// Returns the buffers of `part` whose parameters another stage has too.
+std::vector<SharedBuffer> shared_buffers(const TransformerPart& part, const PipelineMesh& mesh) {
+  std::vector<SharedBuffer> shared;
+  const Parameter* const weight = part.sharded_model().shared_weight();
+  for (const FlatBuffer* buffer : trainable_buffers(part.groups())) {
+    if (buffer->segments().front().parameter == weight) shared.push_back({buffer, mesh.ends()});
+  }
+  return shared;
+}
+
+Pipeline pipeline_of(const TrainingOptions& options, const PipelineMesh& mesh, const Parts& parts) {
+  Pipeline pipeline{.links = mesh.links(), .schedule = options.pipeline.schedule};
+  pipeline.first_trained = first_trained_stage(model_of(parts), options.pipeline);
+  for (const auto& part : parts) {
+    for (SharedBuffer& shared : shared_buffers(*part, mesh)) pipeline.shared.push_back(std::move(shared));
+  }
+  return pipeline;
 }
 
 }  // namespace
 
-TransformerTrainer::TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device,
-                                       const ReplicaMap& replicas, bool resumes)
-    : TransformerTrainer(options, mesh, make_part(options, mesh, device, replicas, resumes)) {}
+TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh,
+                                       at::Device device, const ReplicaMap& replicas, bool resumes)
+    : TransformerTrainer(options, mesh, make_parts(options, *mesh, device, replicas, resumes)) {}
 
-TransformerTrainer::TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh,
-                                       std::shared_ptr<TransformerPart> part)
-    : Trainer({part}, ParameterIndex(part->sharded_model().model().parameters()), mesh, options),
+TransformerTrainer::TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device)
+    : TransformerTrainer(options, std::make_shared<const PipelineMesh>(mesh), device) {}
+
+TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh,
+                                       at::Device device)
+    : TransformerTrainer(options, mesh, device, map_replicas(options.sharding, *mesh)) {}
+
+TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh,
+                                       const Parts& parts)
+    : Trainer(ModelParts(parts.begin(), parts.end()), ParameterIndex(model_of(parts).parameters()), mesh->complete(),
+              options, make_optimizer, pipeline_of(options, *mesh, parts)),
       options_(options),
-      part_(std::move(part)) {}
+      pipeline_mesh_(std::move(mesh)),
+      stages_(parts) {}
 
 }  // namespace meshtrain

@@ -1,0 +1,122 @@
+#include "runtime/program/recipe/pipeline.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "mesh/base/error.h"
+#include "mesh/base/size_text.h"
+#include "pipeline_parallel/stage_balance.h"
+#include "runtime/program/yaml/rule.h"
+#include "runtime/training/model/flops.h"
+
+namespace meshtrain {
+namespace {
+
+const WordsOf<ScheduleKind> kSchedules = {{"1f1b", ScheduleKind::OneForwardOneBackward},
+                                          {"interleaved", ScheduleKind::Interleaved},
+                                          {"zb_h1", ScheduleKind::ZeroBubble}};
+
+std::string digits(int64_t value) {
+  return std::to_string(value);
+}
+
+ScheduleKind schedule_of(const PipelineRecipe& asked) {
+  if (asked.schedule != "auto") return value_of(kSchedules, asked.schedule);
+  return asked.stages_per_rank > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneForwardOneBackward;
+}
+
+/// Returns the blocks of each of `stages` stages, so that the most expensive one costs as little as possible.
+std::vector<int64_t> divided_by_cost(const Recipe& recipe, int64_t stages) {
+  Transformer model(recipe.model.shape, {}, at::TensorOptions(at::kMeta));
+  const std::vector<double> all = layer_flops(model, recipe.model.shape, recipe.train.sequence_length);
+  return balance_stages({all.begin() + 1, all.end() - 1}, stages, all.front(), all.back());
+}
+
+void check_layers(const std::vector<int64_t>& layers, int64_t stages, int64_t blocks) {
+  if (static_cast<int64_t>(layers.size()) != stages) {
+    throw InputError("parallel.pipeline.layers", "has " + counted(static_cast<int64_t>(layers.size()), "number") +
+                                                     ", but the pipeline has " + counted(stages, "stage") +
+                                                     ": give the number of layers of each stage");
+  }
+  const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0});
+  if (sum == blocks) return;
+  throw InputError("parallel.pipeline.layers", "add up to " + digits(sum) + ", but the model has " +
+                                                   counted(blocks, "layer") + ": give each layer to one stage");
+}
+
+/// Throws InputError where the schedule cannot run so many stages a rank, or so many micro-batches.
+void check_kind(ScheduleKind kind, const Recipe& recipe, const MeshLayout& layout) {
+  const PipelineRecipe& asked = recipe.parallel.pipeline;
+  const int64_t pp = layout.size(kPipelineAxis), per_rank = asked.stages_per_rank;
+  if (kind == ScheduleKind::ZeroBubble) {
+    throw InputError("parallel.pipeline.schedule", "zb_h1 cannot run yet: use 1f1b or interleaved");
+  }
+  if (kind != ScheduleKind::Interleaved && per_rank > 1) {
+    throw InputError("parallel.pipeline.schedule", asked.schedule + " has one stage on each rank, but " +
+                                                       Key{"parallel.pipeline.stages_per_rank"} + " is " +
+                                                       digits(per_rank) + ": use interleaved, or leave that key out");
+  }
+  if (kind != ScheduleKind::Interleaved) return;
+  if (per_rank == 1) {
+    throw InputError("parallel.pipeline.schedule",
+                     "interleaved needs several stages on each rank: set parallel.pipeline.stages_per_rank to 2 or "
+                     "more, or use 1f1b");
+  }
+  const TrainRecipe& train = recipe.train;
+  const int64_t micro_batches = train.global_batch / layout.size(kDataAxis) / train.micro_batch;
+  if (micro_batches % pp == 0) return;
+  throw InputError("parallel.pipeline.stages_per_rank",
+                   "interleaved stages need a multiple of pp = " + digits(pp) + " micro-batches, but " +
+                       Key{"train.global_batch"} + " / dp / " + Key{"train.micro_batch"} + " = " +
+                       digits(train.global_batch) + " / " + digits(layout.size(kDataAxis)) + " / " +
+                       digits(train.micro_batch) + " = " + digits(micro_batches) +
+                       ": change the batch or the mesh, or use one stage a rank");
+}
+
+}  // namespace
+
+PipelineChoice pipeline_choice(const Recipe& recipe, const MeshLayout& layout) {
+  const int64_t pp = layout.size(kPipelineAxis);
+  if (pp == 1) return {};
+  const PipelineRecipe& asked = recipe.parallel.pipeline;
+  const int64_t stages = pp * asked.stages_per_rank, blocks = recipe.model.shape.num_hidden_layers;
+  if (stages > blocks) {
+    throw InputError("parallel.mesh",
+                     "pp=" + digits(pp) +
+                         (asked.stages_per_rank > 1 ? " x stages_per_rank " + digits(asked.stages_per_rank) : "") +
+                         " makes " + counted(stages, "stage") + ", but the model has only " + counted(blocks, "layer") +
+                         ": use a smaller pp" + (asked.stages_per_rank > 1 ? " or fewer stages a rank" : ""));
+  }
+  PipelineChoice choice{schedule_of(asked), asked.layers};
+  check_kind(choice.schedule, recipe, layout);
+  if (choice.blocks.empty()) choice.blocks = divided_by_cost(recipe, stages);
+  check_layers(choice.blocks, stages, blocks);
+  return choice;
+}
+
+void check_pipeline(const Recipe& recipe, const MeshLayout& layout) {
+  if (layout.size(kPipelineAxis) == 1) return;
+  if (recipe.train.offload_activations && recipe.device != "cpu") {
+    throw InputError("train.offload_activations",
+                     "is not possible with pp: several micro-batches are in flight on each rank; leave it out, or use "
+                     "train.activation_checkpointing");
+  }
+}
+
+std::string name(ScheduleKind kind) {
+  return word_of(kSchedules, kind);
+}
+
+std::string describe(const PipelineChoice& choice) {
+  std::vector<std::string> counts;
+  for (const int64_t count : choice.blocks) counts.push_back(digits(count));
+  const bool is_even = std::ranges::adjacent_find(choice.blocks, std::not_equal_to()) == choice.blocks.end();
+  std::string text;
+  for (size_t i = 0; i < counts.size() && !is_even; ++i) {
+    text += (i == 0 ? "" : i + 1 == counts.size() ? " and " : ", ") + counts[i];
+  }
+  return name(choice.schedule) + " over " + counted(static_cast<int64_t>(counts.size()), "stage") + " of " +
+         (is_even ? counts.front() : text) + " layers";
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "mesh/layout.h"
+#include "runtime/program/recipe/recipe.h"
+
+namespace meshtrain {
+
+/// Returns the schedule and the stages of a recipe on a mesh; no stages where pp is 1. Without parallel.pipeline.layers
+/// the blocks are divided by the operations of a forward and a backward, the head's included. Throws InputError for
+/// more stages than blocks, for layers that do not add up, and for a schedule that cannot run so many stages or
+/// micro-batches.
+PipelineChoice pipeline_choice(const Recipe& recipe, const MeshLayout& layout);
+
+/// Throws InputError for keys that cannot be used with a pipeline.
+void check_pipeline(const Recipe& recipe, const MeshLayout& layout);
+
+/// Returns "1f1b", "interleaved", "zb_h1".
+std::string name(ScheduleKind kind);
+
+/// Returns "1f1b over 4 stages of 7, 8, 8 and 7 blocks".
+std::string describe(const PipelineChoice& choice);
+
+}  // namespace meshtrain

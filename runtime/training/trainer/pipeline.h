@@ -1,0 +1,29 @@
+#pragma once
+
+#include <vector>
+
+#include "fsdp/flat_buffer.h"
+#include "pipeline_parallel/schedule.h"
+#include "runtime/training/trainer/pipeline_links.h"
+
+namespace meshtrain {
+
+/// A buffer of parameters that several stages use: each has a copy, and the gradients of all copies are summed.
+struct SharedBuffer {
+  const FlatBuffer* buffer;
+  Group holders;  ///< the ranks that have this rank's shard of a copy
+};
+
+/// A pipeline as a rank sees it, whose parts of the model are its stages.
+struct Pipeline {
+  const PipelineLinks* links = nullptr;  ///< null: this rank has all stages. It must outlive the trainer
+  ScheduleKind schedule = ScheduleKind::OneForwardOneBackward;
+  int first_trained = 0;  ///< the first stage with a trained parameter: stages before it have no backward
+  std::vector<SharedBuffer> shared = {};
+
+  int num_ranks() const { return links == nullptr ? 1 : links->size(); }
+  /// Returns true on the rank of the last stage, which has the loss.
+  bool has_loss() const { return links == nullptr || links->rank() + 1 == links->size(); }
+};
+
+}  // namespace meshtrain
