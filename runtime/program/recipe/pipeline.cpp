@@ -116,7 +116,7 @@ std::string describe(const PipelineChoice& choice) {
     text += (i == 0 ? "" : i + 1 == counts.size() ? " and " : ", ") + counts[i];
   }
   return name(choice.schedule) + " over " + counted(static_cast<int64_t>(counts.size()), "stage") + " of " +
-         (is_even ? counts.front() : text) + " layers";
+         (is_even ? counted(choice.blocks.front(), "layer") : text + " layers");
 }
 
 }  // namespace meshtrain
