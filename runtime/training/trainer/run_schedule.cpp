@@ -62,10 +62,15 @@ class Run {
         start_(start),
         links_(pipeline.links),
         first_trained_(pipeline.first_trained),
+        on_action_(pipeline.on_action),
         loss_sum_(at::zeros({}, start.options().dtype(at::kDouble))) {}
 
   at::Tensor take_all() {
-    for (const PipelineAction& action : schedule_.rows.at(static_cast<size_t>(rank()))) take(action);
+    for (const PipelineAction& action : schedule_.rows.at(static_cast<size_t>(rank()))) {
+      if (on_action_ && (action.kind == Kind::Forward || action.kind == Kind::Backward)) on_action_(action);
+      take(action);
+    }
+    if (on_action_) on_action_(std::nullopt);
     for (const Work& work : sent_) work.wait();
     return loss_sum_;
   }
@@ -156,6 +161,7 @@ class Run {
   const at::Tensor& start_;
   const PipelineLinks* links_;
   int first_trained_;
+  const OnAction& on_action_;
   std::map<Key, Arrival> inputs_;  // from other ranks
   std::map<Key, Pass> passes_;
   std::map<Key, Arrival> gradients_;           // of outputs
