@@ -26,14 +26,13 @@ RunForecast of_ranks(const Decisions& decisions, const ForecastHosts& hosts, con
   RunForecast run{complete(first_is_fuller, first_is_fuller ? first : step), first_is_fuller ? first_rank : last_rank,
                   of_last.micro_batches()};
   if (machine != nullptr && first_is_slower != first_is_fuller) {
-    StepForecast slower = complete(first_is_slower, first_is_slower ? std::move(first) : std::move(step));
-    run.step.time = std::move(slower.time);
-    run.step.actions = std::move(slower.actions);
+    run.step.time = complete(first_is_slower, first_is_slower ? std::move(first) : std::move(step)).time;
   }
   return run;
 }
 
-/// Returns the forecast of the ranks with coordinate `pipeline_rank` along pp.
+/// Returns the forecast of the ranks with coordinate `pipeline_rank` along pp: as of_ranks(), but the first and the
+/// last of them are compared by short steps.
 RunForecast of_stages(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine,
                       int64_t pipeline_rank) {
   const MeshLayout& layout = decisions.layout;
@@ -43,7 +42,22 @@ RunForecast of_stages(const Decisions& decisions, const ForecastHosts& hosts, co
     first.push_back(is_pipeline ? pipeline_rank : 0);
     last.push_back(is_pipeline ? pipeline_rank : axis.size - 1);
   }
-  return of_ranks(decisions, hosts, machine, layout.rank(first), layout.rank(last));
+  const RankSteps of_first(decisions, hosts, machine, layout.rank(first));
+  const RankSteps of_last(decisions, hosts, machine, layout.rank(last));
+  bool first_is_fuller = false, first_is_slower = false;
+  if (of_first.rank() != of_last.rank()) {
+    const StepForecast one = of_first.shortest(), other = of_last.shortest();
+    first_is_fuller = one.memory().total() > other.memory().total();
+    first_is_slower = machine != nullptr && one.time->total() > other.time->total();
+  }
+  const RankSteps& fuller = first_is_fuller ? of_first : of_last;
+  RunForecast run{fuller.complete(), fuller.rank(), fuller.micro_batches()};
+  if (first_is_slower != first_is_fuller && machine != nullptr) {
+    StepForecast slower = (first_is_slower ? of_first : of_last).complete();
+    run.step.time = std::move(slower.time);
+    run.step.actions = std::move(slower.actions);
+  }
+  return run;
 }
 
 /// The forecasts of the ranks of a pipeline whose stages differ.

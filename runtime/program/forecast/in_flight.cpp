@@ -12,26 +12,31 @@ namespace {
 using Kind = PipelineAction::Kind;
 
 /// What a rank holds while it computes: the action's kind and stage, then for each of its stages the micro-batches
-/// whose forward is kept, and those whose input or gradient has been received and is not used yet.
+/// whose forward is kept, those whose weight gradients are still to be computed, and those whose input or gradient has
+/// been received and is not used yet.
 using Holding = std::vector<int>;
 
 /// Returns all that rank `rank` holds at some time.
 std::set<Holding> holdings_of(const PipelineSchedule& schedule, int rank) {
   const auto own = static_cast<size_t>(schedule.stages / schedule.ranks);
-  std::vector<int> kept(own, 0), inputs(own, 0), gradients(own, 0);
+  std::vector<int> kept(own, 0), deferred(own, 0), inputs(own, 0), gradients(own, 0);
   std::set<Holding> all;
   for (const auto& [kind, stage, micro_batch] : schedule.rows.at(static_cast<size_t>(rank))) {
     const auto i = static_cast<size_t>(stage / schedule.ranks);
     if (kind == Kind::ReceiveActivation) ++inputs[i];
     if (kind == Kind::ReceiveGradient) ++gradients[i];
-    if (kind != Kind::Forward && kind != Kind::Backward) continue;
-    if (kind == Kind::Forward) ++kept[i];
+    const bool is_forward = kind == Kind::Forward, is_backward = kind == Kind::Backward || kind == Kind::InputGradient;
+    if (!is_forward && !is_backward && kind != Kind::WeightGradient) continue;
+    if (is_forward) ++kept[i];
     Holding now = {static_cast<int>(kind), stage};
-    for (const auto& counts : {kept, inputs, gradients}) now.insert(now.end(), counts.begin(), counts.end());
+    for (const auto& counts : {kept, deferred, inputs, gradients}) now.insert(now.end(), counts.begin(), counts.end());
     all.insert(std::move(now));
-    int& used = kind == Kind::Forward ? inputs[i] : gradients[i];
-    used = std::max(used - 1, 0);  // the first stage receives no input, the last no gradient
-    if (kind == Kind::Backward) --kept[i];
+    // The first stage receives no input, the last no gradient.
+    if (is_forward) inputs[i] = std::max(inputs[i] - 1, 0);
+    if (is_backward) gradients[i] = std::max(gradients[i] - 1, 0);
+    if (is_backward) --kept[i];
+    if (kind == Kind::InputGradient) ++deferred[i];
+    if (kind == Kind::WeightGradient) --deferred[i];
   }
   return all;
 }
@@ -47,7 +52,7 @@ InFlight micro_batches_to_peak(const PipelineChoice& pipeline, int64_t ranks, in
   };
   const int64_t enough = std::min(all, 4 * ranks);  // a schedule repeats itself long before
   const std::set<Holding> most = holdings(enough);
-  int64_t count = round;
+  int64_t count = pipeline.schedule == ScheduleKind::Interleaved ? round : std::min(ranks - rank, enough);
   while (count < enough && !std::ranges::includes(holdings(count), most)) count += round;
   return {count, round};
 }

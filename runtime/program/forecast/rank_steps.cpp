@@ -77,18 +77,19 @@ int64_t RankSteps::most_removed() const {
   return (layers - std::min(few, layers)) / period;
 }
 
-std::vector<StepForecast> RankSteps::simulated(int64_t removed, Recording recording) const {
+std::vector<StepForecast> RankSteps::simulated(int64_t removed, Recording recording,
+                                               const std::vector<int64_t>& counts) const {
   const int64_t fewer = removed * layer_period(decisions_);
   const auto stages = static_cast<int64_t>(std::max<size_t>(own_.size(), 1));
   Decisions decisions = with_layers(decisions_, decisions_.shape.num_hidden_layers - stages * fewer);
   for (const size_t stage : own_) decisions.pipeline.blocks[stage] -= fewer;
-  return simulate(decisions, hosts_, rank_, counts_, recording);
+  return simulate(decisions, hosts_, rank_, counts, recording);
 }
 
-StepForecast RankSteps::without(int64_t removed) const {
+std::vector<StepForecast> RankSteps::timed(int64_t removed, const std::vector<int64_t>& counts) const {
   Recording recording = Recording::None;
   if (machine_ != nullptr) recording = machine_->operators.empty() ? Recording::Timeline : Recording::Signatures;
-  std::vector<StepForecast> steps = simulated(removed, recording);
+  std::vector<StepForecast> steps = simulated(removed, recording, counts);
   for (StepForecast& step : steps) {
     if (machine_ != nullptr) {
       step.time = time_of(step.timeline, *machine_);
@@ -96,6 +97,15 @@ StepForecast RankSteps::without(int64_t removed) const {
     }
     step.timeline = {};
   }
+  return steps;
+}
+
+StepForecast RankSteps::shortest() const {
+  return timed(most_removed(), {least_micro_batches(decisions_)}).front();
+}
+
+StepForecast RankSteps::without(int64_t removed) const {
+  const std::vector<StepForecast> steps = timed(removed, counts_);
   StepForecast all = over_micro_batches(steps, counts_, count_);
   all.before_backward = steps.back().before_backward;
   all.actions = steps.back().actions;

@@ -21,15 +21,22 @@ class RankSteps {
 
   /// Returns the step with `removed` periods of layers fewer in each of the rank's stages.
   StepForecast without(int64_t removed) const;
+  /// Returns the step with as few micro-batches as possible, for a comparison of ranks with the same stages.
+  StepForecast shortest() const;
   /// Returns the step with all layers. `of_few`: without(most_removed()). Adds layers until the peak grows at least as
   /// fast as the activations that a forward leaves: with few layers the peak may be elsewhere.
   StepForecast complete(StepForecast of_few) const;
   StepForecast complete() const { return complete(without(most_removed())); }
 
   /// Returns the steps from which without() continues, with fewer micro-batches.
-  std::vector<StepForecast> simulated(int64_t removed, Recording recording) const;
+  std::vector<StepForecast> simulated(int64_t removed, Recording recording) const {
+    return simulated(removed, recording, counts_);
+  }
 
  private:
+  std::vector<StepForecast> simulated(int64_t removed, Recording recording, const std::vector<int64_t>& counts) const;
+  /// Returns simulated() with the times that the machine predicts, without timelines.
+  std::vector<StepForecast> timed(int64_t removed, const std::vector<int64_t>& counts) const;
   /// Returns the layers of the rank's smallest stage.
   int64_t least_layers() const;
 

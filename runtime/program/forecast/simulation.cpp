@@ -115,12 +115,6 @@ OffloadForecast offloaded_activations(const TransformerTrainer& trainer) {
   return offload;
 }
 
-/// Returns the least number of micro-batches in a step.
-int64_t least_micro_batches(const Decisions& decisions) {
-  const bool in_rounds = decisions.pipeline.schedule == ScheduleKind::Interleaved;
-  return in_rounds ? decisions.layout.size(kPipelineAxis) : 1;
-}
-
 /// Returns the model FLOPs of a rank in a step; of a pipeline, the mean of its ranks.
 double flops_of(TransformerTrainer& trainer, const Decisions& decisions) {
   const int64_t length = decisions.batch.sequence_length, tokens = decisions.batch.global_batch * length;
@@ -141,6 +135,11 @@ class WorkGuard {
 };
 
 }  // namespace
+
+int64_t least_micro_batches(const Decisions& decisions) {
+  const bool in_rounds = decisions.pipeline.schedule == ScheduleKind::Interleaved;
+  return in_rounds ? decisions.layout.size(kPipelineAxis) : 1;
+}
 
 std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording) {

@@ -70,6 +70,9 @@ struct StepForecast {
   const StepMemory& memory() const { return gradients.total() > update.total() ? gradients : update; }
 };
 
+/// Returns the least number of micro-batches in a step: with interleaved stages one for each rank of the pipeline.
+int64_t least_micro_batches(const Decisions& decisions);
+
 /// The record that simulate() makes of a step's operators and collectives.
 enum class Recording { None, Timeline, Signatures };
 

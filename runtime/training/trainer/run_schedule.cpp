@@ -15,6 +15,10 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
+bool computes(Kind kind) {
+  return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::InputGradient || kind == Kind::WeightGradient;
+}
+
 /// A message on its way into a tensor, or complete.
 struct Arrival {
   at::Tensor tensor;
@@ -67,7 +71,7 @@ class Run {
 
   at::Tensor take_all() {
     for (const PipelineAction& action : schedule_.rows.at(static_cast<size_t>(rank()))) {
-      if (on_action_ && (action.kind == Kind::Forward || action.kind == Kind::Backward)) on_action_(action);
+      if (on_action_ && computes(action.kind)) on_action_(action);
       take(action);
     }
     if (on_action_) on_action_(std::nullopt);
