@@ -15,6 +15,10 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
+bool computes(Kind kind) {
+  return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::InputGradient || kind == Kind::WeightGradient;
+}
+
 /// A message on its way into a tensor, or complete.
 struct Arrival {
   at::Tensor tensor;
@@ -62,10 +66,15 @@ class Run {
         start_(start),
         links_(pipeline.links),
         first_trained_(pipeline.first_trained),
+        on_action_(pipeline.on_action),
         loss_sum_(at::zeros({}, start.options().dtype(at::kDouble))) {}
 
   at::Tensor take_all() {
-    for (const PipelineAction& action : schedule_.rows.at(static_cast<size_t>(rank()))) take(action);
+    for (const PipelineAction& action : schedule_.rows.at(static_cast<size_t>(rank()))) {
+      if (on_action_ && computes(action.kind)) on_action_(action);
+      take(action);
+    }
+    if (on_action_) on_action_(std::nullopt);
     for (const Work& work : sent_) work.wait();
     return loss_sum_;
   }
@@ -156,6 +165,7 @@ class Run {
   const at::Tensor& start_;
   const PipelineLinks* links_;
   int first_trained_;
+  const OnAction& on_action_;
   std::map<Key, Arrival> inputs_;  // from other ranks
   std::map<Key, Pass> passes_;
   std::map<Key, Arrival> gradients_;           // of outputs

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "mesh/device_mesh.h"
 #include "runtime/training/checkpoint/training_state.h"
@@ -44,6 +45,9 @@ class Trainer {
   /// documents in a sample. All ranks must call it, and StepGraph::hindrance() must be empty. `graph`: a graph of the
   /// trainer's device.
   void use_graph(std::unique_ptr<DeviceGraph> graph);
+
+  /// Sets a function that observes the actions of later steps.
+  void on_action(OnAction function) { pipeline_.on_action = std::move(function); }
 
   /// Makes one update: compute_gradients(), then update(). Throws std::invalid_argument when `request` has no learning
   /// rate.
