@@ -5,10 +5,11 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <map>
-#include <stdexcept>
 #include <utility>
 
 #include "mesh/device/aten.h"
+#include "mesh/flight_recorder.h"
+#include "tensor_parallel/products/deferred.h"
 
 namespace meshtrain {
 namespace {
@@ -92,7 +93,13 @@ class Run {
       case Kind::Forward:
         return forward(stage, i);
       case Kind::Backward:
-        return backward(stage, i);
+        return backward(stage, i, /*reduces=*/i + 1 == schedule_.micro_batches);
+      case Kind::InputGradient: {
+        const DeferringBackward defers(deferred_[{stage, i}]);
+        return backward(stage, i, /*reduces=*/false);
+      }
+      case Kind::WeightGradient:
+        return weight_gradients(stage, i);
       case Kind::SendActivation:
         return send_output(stage, passes_.at({stage, i}));
       case Kind::ReceiveActivation:
@@ -107,11 +114,7 @@ class Run {
         if (stage < first_trained_) return;
         gradients_[{stage, i}] = receive(passes_.at({stage, i}).empty_output(), stage + 1);
         return;
-      case Kind::InputGradient:
-      case Kind::WeightGradient:
-        break;
     }
-    throw std::logic_error("a schedule with the " + describe(action) + " cannot run yet");
   }
 
   Arrival receive(at::Tensor tensor, int from_stage) const {
@@ -140,7 +143,7 @@ class Run {
     passes_[{stage, i}] = std::move(pass);
   }
 
-  void backward(int stage, int i) {
+  void backward(int stage, int i, bool reduces) {
     const Pass pass = std::move(passes_.extract({stage, i}).mapped());
     const bool is_loss = stage + 1 == schedule_.stages;
     at::Tensor gradient;
@@ -149,7 +152,7 @@ class Run {
     } else if (stage >= first_trained_) {
       gradient = gradients_.extract({stage, i}).mapped().await();
     }
-    run_backward(part_of(stage), pass, gradient, /*reduces=*/i + 1 == schedule_.micro_batches);
+    run_backward(part_of(stage), pass, gradient, reduces);
     if (is_loss) loss_sum_.add_(pass.output.detach());
     if (stage <= first_trained_) return;
     if (is_here(stage - 1)) {
@@ -157,6 +160,16 @@ class Run {
     } else {
       input_gradients_[{stage, i}] = pass.input.grad();
     }
+  }
+
+  void weight_gradients(int stage, int i) {
+    FlightRecorder::own().set_work("weight gradients");
+    DeferredGradients gradients = std::move(deferred_.extract({stage, i}).mapped());
+    if (i + 1 < schedule_.micro_batches) return gradients.compute();
+    const std::vector<ParameterGroup>& groups = part_of(stage).groups();
+    for (const ParameterGroup& group : groups) group.fsdp->begin_deferred();
+    gradients.compute();
+    for (const ParameterGroup& group : groups) group.fsdp->end_backward();
   }
 
   const PipelineSchedule& schedule_;
@@ -170,6 +183,7 @@ class Run {
   std::map<Key, Pass> passes_;
   std::map<Key, Arrival> gradients_;           // of outputs
   std::map<Key, at::Tensor> input_gradients_;  // for other ranks
+  std::map<Key, DeferredGradients> deferred_;  // of weights
   std::vector<Work> sent_;
   at::Tensor loss_sum_;
 };

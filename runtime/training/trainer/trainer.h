@@ -34,8 +34,9 @@ class Trainer {
   /// `parts`: the parts that this rank computes, at least one, all with the same kind of shard memory. `index`: the
   /// parameters of the complete model, including those of `parts` (index_of()). `make`: makes the optimizer.
   /// `pipeline`: the pipeline whose stages `parts` are. Throws InputError when no optimizer has the name in `options`,
-  /// when the optimizer's state is offloaded alone and `make` returns an optimizer that has no Optimizer::pagers(), and
-  /// when shards are offloaded that stages share. Not collective. `mesh`, the complete one, must outlive this.
+  /// when the optimizer's state is offloaded alone and `make` returns an optimizer that has no Optimizer::pagers(),
+  /// when shards are offloaded that stages share, and when a schedule defers weight gradients whose memory is reused
+  /// within a step. Not collective. `mesh`, the complete one, must outlive this.
   Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
           const OptimizerFactory& make = make_optimizer, Pipeline pipeline = {});
   Trainer(const Trainer&) = delete;
@@ -143,6 +144,7 @@ class Trainer {
   void multiply_gradients(const at::Tensor& factor);
   /// Makes the device unscale gradients and compute their squares before they leave for the host.
   void watch_leaving_gradients();
+  void check_gradient_memory() const;
   void shards_changed(const ShardChange& change);
   /// Returns when the host may read and change offloaded shards.
   void finish_copies() const;
