@@ -29,8 +29,9 @@ struct MeshChoice {
   std::string sharding;
   std::vector<std::string> order = {"dp", "cp", "tp"};
   std::string unit = "block";
+  int64_t pp = 1;
 
-  int64_t size() const { return dp * tp * cp; }
+  int64_t size() const { return pp * dp * tp * cp; }
 };
 
 const std::vector<MeshChoice> kChoices = {
@@ -49,6 +50,10 @@ const std::vector<MeshChoice> kChoices = {
     {4, 2, 1, "shard_optimizer", {"tp", "cp", "dp"}},
     {2, 1, 4, "hybrid_shard"},
     {8, 1, 1, "shard_grad_op+"},
+    {1, 1, 1, "no_shard", {"dp", "cp", "tp"}, "block", 2},
+    {2, 1, 1, "full_shard", {"dp", "cp", "tp"}, "block", 2},
+    {1, 2, 1, "no_shard", {"tp", "pp", "dp", "cp"}, "block", 2},
+    {2, 2, 1, "shard_grad_op+", {"dp", "pp", "cp", "tp"}, "sublayer", 2},
 };
 
 /// Returns the choices with as many ranks as the world has, and with fewer.
@@ -80,9 +85,9 @@ Recipe recipe_on(const MeshChoice& choice, const Kind& kind, const std::filesyst
   const bool alone = choice.size() == 1;
   const Cell cell{variant,      choice.dp,     choice.tp, choice.cp,       choice.cp > 1 ? "ring" : "none",
                   "contiguous", choice.tp > 1, 1,         choice.sharding, "none",
-                  choice.unit};
+                  choice.unit,  choice.pp};
   Recipe recipe = recipe_of(cell, alone, folder);
-  recipe.parallel.order = choice.order;
+  recipe.parallel.order = complete_order(choice.order);
   recipe.train.stochastic_rounding = kind.rounds_stochastically;
   if (kind.fp32_state) recipe.optimizer.state_dtype = at::kFloat;
   if (kind.precision == "fp16_mixed") recipe.train.loss_scale = LossScaleOptions{.initial = 1024, .growth_interval = 3};

@@ -10,6 +10,7 @@
 #include "mesh/base/error.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 

@@ -54,8 +54,7 @@ Training::Training(const Recipe& recipe, const Group& ranks, bool resumes)
       layout_(MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, ranks.size())),
       mesh_(layout_, ranks),
       samples_(recipe),
-      trainer_(resolve(recipe_, layout_), mesh_, at::kCPU, map_replicas(resolve(recipe_, layout_).sharding, mesh_),
-               resumes) {}
+      trainer_(resolve(recipe_, layout_), mesh_, at::kCPU, resumes) {}
 
 std::vector<double> Training::run(int64_t steps) {
   std::vector<double> losses;

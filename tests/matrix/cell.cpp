@@ -18,14 +18,17 @@ constexpr int64_t kCellSteps = 3;
 constexpr int64_t kSeparator = 0;
 
 std::string sizes_of(const Cell& cell) {
-  return "dp=" + std::to_string(cell.dp) + ",tp=" + std::to_string(cell.tp) + ",cp=" + std::to_string(cell.cp);
+  return (cell.pp > 1 ? "pp=" + std::to_string(cell.pp) + "," : "") + "dp=" + std::to_string(cell.dp) +
+         ",tp=" + std::to_string(cell.tp) + ",cp=" + std::to_string(cell.cp);
 }
 
-/// The pairs of values of two factors that a cell covers, by number; the mesh is a factor.
+/// The pairs of values of two factors that a cell covers, by number.
 class Pairs {
  public:
+  explicit Pairs(const Factors& factors_of) : factors_of_(factors_of) {}
+
   std::vector<size_t> operator()(const Cell& cell) {
-    const std::vector<std::string> factors = factors_of(cell);
+    const std::vector<std::string> factors = factors_of_(cell);
     std::vector<size_t> pairs;
     for (size_t a = 0; a < factors.size(); ++a) {
       for (size_t b = a + 1; b < factors.size(); ++b) {
@@ -38,6 +41,7 @@ class Pairs {
   size_t size() const { return numbers_.size(); }
 
  private:
+  const Factors& factors_of_;
   std::map<std::tuple<size_t, std::string, size_t, std::string>, size_t> numbers_;
 };
 
@@ -155,6 +159,38 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
             }
 }
 
+void add_pipeline_cells(int64_t pp, int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
+  std::vector<std::string> shardings = {"no_shard"};
+  if (dp * cp > 1) shardings = {"no_shard", "shard_grad_op+", "full_shard", "full_shard+", "hybrid_shard"};
+  for (int64_t stages_per_rank : {1, 2}) {
+    if (pp * stages_per_rank > 8) continue;
+    for (const std::string& sharding : shardings)
+      for (bool tied : {false, true})
+        for (const std::vector<std::string>& precisions : {kFp64, kFp32, kHalves}) {
+          const Variant variant{draw(draw(kFamilyThirds)),
+                                tied,
+                                draw(std::vector<std::string>{"mha", "gqa"}),
+                                draw(kIgnored),
+                                draw(kDocuments),
+                                draw(precisions),
+                                draw(kOptimizers),
+                                draw(kFrozen),
+                                draw(kGroups),
+                                draw(kAdapters),
+                                pp == 8 ? 8 : pp * stages_per_rank + 1};
+          const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
+          const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
+          const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
+          // As many micro-batches as ranks or more; 1F1B can run with fewer.
+          const int64_t least = stages_per_rank > 1 ? pp : pp / 2;
+          const int64_t accumulation = least * dp < 16 ? least * draw(std::vector<int64_t>{1, 2}) : least;
+          const std::string recompute = draw(kRecompute);
+          cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding, recompute,
+                           draw(kUnits), pp, stages_per_rank});
+        }
+  }
+}
+
 /// Returns true at the ends of documents; kinds of samples alternate in a file. A rank holds 32 / cp positions, in
 /// chunks of 16 to 2.
 bool ends_document(int64_t sample, int64_t position, bool chance) {
@@ -192,9 +228,10 @@ FsdpRecipe fsdp_of(const Cell& cell) {
   return fsdp;
 }
 
-std::vector<std::string> patterns_of(const std::string& frozen) {
+std::vector<std::string> patterns_of(const std::string& frozen, int64_t layers) {
+  const std::string last = std::to_string(layers - 1);
   if (frozen == "bottom") return {"model.embed_tokens.*", "model.layers.0.*"};
-  if (frozen == "top") return {"model.layers.1.*", "model.norm.weight", "lm_head.weight"};
+  if (frozen == "top") return {"model.layers." + last + ".*", "model.norm.weight", "lm_head.weight"};
   if (frozen == "parts") return {"*.k_proj.*", "*.gate_proj.*", "*.1.input_layernorm.*", "*.0.mlp.down_proj.*"};
   return {};
 }
@@ -209,13 +246,20 @@ AdapterShape adapter_for(const std::string& kind, const std::string& frozen) {
   return adapter;
 }
 
+template <class T>
+std::vector<T> alternating(const T& even, const T& odd, int64_t count) {
+  std::vector<T> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(i % 2 == 0 ? even : odd);
+  return all;
+}
+
 /// Sets what models of the family choose besides sizes, so that each of its pieces matters.
 void choose_pieces(ModelShape& shape) {
   const std::string& family = shape.family;
   const bool is_gemma = family.starts_with("gemma");
   shape.qkv_bias = family == "qwen2";
   if (family == "mistral") shape.sliding_window = 11;
-  if (family == "smollm3") shape.no_rope_layers = {1, 0};
+  if (family == "smollm3") shape.no_rope_layers = alternating<int64_t>(1, 0, shape.num_hidden_layers);
   if (family == "granite") {
     shape.embedding_multiplier = 3;
     shape.attention_multiplier = 0.3;
@@ -233,7 +277,7 @@ void choose_pieces(ModelShape& shape) {
   }
   if (is_gemma) {
     shape.sliding_window = 9;
-    shape.layer_types = {"sliding_attention", "full_attention"};
+    shape.layer_types = alternating<std::string>("sliding_attention", "full_attention", shape.num_hidden_layers);
     shape.query_pre_attn_scalar = 10;
   }
   if (family == "gemma2") {
@@ -263,7 +307,13 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.variant.optimizer,
           cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
           cell.variant.groups ? "groups" : "-",
-          cell.variant.adapter == "none" ? "-" : "adapters-" + cell.variant.adapter};
+          cell.variant.adapter == "none" ? "-" : "adapters-" + cell.variant.adapter,
+          cell.stages_per_rank > 1 ? "interleaved" : "-"};
+}
+
+std::vector<std::string> pipeline_factors_of(const Cell& cell) {
+  return {sizes_of(cell), std::to_string(cell.stages_per_rank), cell.sharding, cell.variant.tied ? "tied" : "-",
+          cell.variant.precision};
 }
 
 std::string Cell::describe() const {
@@ -285,9 +335,19 @@ std::vector<Cell> all_cells(int64_t num_ranks) {
   return cells;
 }
 
-std::vector<Cell> pairwise_cover(std::vector<Cell> candidates, uint64_t seed) {
+std::vector<Cell> pipeline_cells(int64_t num_ranks) {
+  Draw draw;
+  std::vector<Cell> cells;
+  for (int64_t pp = 2; pp <= num_ranks; pp *= 2) {
+    if (num_ranks % pp != 0) continue;
+    for (const auto& [dp, tp, cp] : meshes(num_ranks / pp)) add_pipeline_cells(pp, dp, tp, cp, draw, cells);
+  }
+  return cells;
+}
+
+std::vector<Cell> pairwise_cover(std::vector<Cell> candidates, uint64_t seed, const Factors& factors_of) {
   std::shuffle(candidates.begin(), candidates.end(), std::mt19937_64(seed));
-  Pairs pairs;
+  Pairs pairs(factors_of);
   std::vector<std::vector<size_t>> pairs_of;
   for (const Cell& cell : candidates) pairs_of.push_back(pairs(cell));
 
@@ -313,7 +373,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   shape.family = cell.variant.family;
   shape.hidden_size = 64;
   shape.intermediate_size = 80;
-  shape.num_hidden_layers = 2;
+  shape.num_hidden_layers = cell.variant.layers;
   shape.num_attention_heads = cell.variant.heads == "mha" ? 8 : 16;
   shape.num_key_value_heads = cell.variant.heads == "few" ? 2 : 8;  // one or more for each of 2 or 8 tp ranks
   shape.head_dim = 8;
@@ -328,7 +388,8 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   }
 
   const int64_t dp = alone ? 1 : cell.dp;
-  if (!alone) recipe.parallel.mesh = {{"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};
+  if (!alone) recipe.parallel.mesh = {{"pp", cell.pp}, {"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};
+  if (!alone) recipe.parallel.pipeline.stages_per_rank = cell.stages_per_rank;
   recipe.parallel.sequence_parallel = cell.sequence_parallel && !alone ? "on" : "off";
   if (!alone && cell.cp > 1) recipe.parallel.context = {cell.algorithm, cell.layout};
   if (!alone) recipe.parallel.fsdp = fsdp_of(cell);
@@ -351,7 +412,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
     const bool alternate = cell.recompute == "alternate";
     recipe.train.activation_checkpointing = {alternate ? "full" : cell.recompute, alternate ? 2 : 1};
   }
-  recipe.train.freeze = patterns_of(cell.variant.frozen);
+  recipe.train.freeze = patterns_of(cell.variant.frozen, cell.variant.layers);
   recipe.train.clip_norm = cell.variant.optimizer == "adamw-unclipped" ? 0 : 0.5;
 
   const bool is_adamw = cell.variant.optimizer.starts_with("adamw");

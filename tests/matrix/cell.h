@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Variant {
   bool groups = false;           ///< groups with their own learning rate and weight decay
   std::string adapter = "none";  ///< none; all: adapters with dropout on every layer of blocks, norms trained; layers:
                                  ///< on one block; qv: on queries and values; ends: with dropout on embedding and head
+  int64_t layers = 2;            ///< number of blocks
 
   auto operator<=>(const Variant&) const = default;
 };
@@ -39,6 +41,8 @@ struct Cell {
   std::string recompute =
       "none";  ///< activation checkpointing: none, full, selective, or alternate: full for every second block
   std::string unit = "block";  ///< of fsdp: block or sublayer
+  int64_t pp = 1;              ///< ranks of a pipeline
+  int64_t stages_per_rank = 1;
 
   /// Describes the cell for messages and the list of a run: "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa
   /// uneven packed fp64 sgd".
@@ -47,6 +51,8 @@ struct Cell {
 
 /// Returns the value of each factor, in the same order for all cells; the mesh is the first.
 std::vector<std::string> factors_of(const Cell& cell);
+/// Returns those of the product of pipeline_cells().
+std::vector<std::string> pipeline_factors_of(const Cell& cell);
 
 /// Returns every cell for `num_ranks` ranks. They come from three products of factors; the other factors are drawn for
 /// each cell from a fixed seed, so that each of their values meets every other:
@@ -58,10 +64,17 @@ std::vector<std::string> factors_of(const Cell& cell);
 /// Precision is fp64, fp32 and, in the last two, once and twice one drawn of bf16, bf16_mixed and fp16_mixed.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
-/// Returns a small subset of the cells that has every pair of values of two factors that occurs in all cells; the mesh
-/// is a factor. The algorithm is greedy; `seed` decides the order of candidates, so the cover is the same on every
-/// rank.
-std::vector<Cell> pairwise_cover(std::vector<Cell> candidates, uint64_t seed);
+/// Returns cells with pipelines for `num_ranks` ranks, from one product: mesh x stages of a rank x sharding (where dp x
+/// cp >= 2) x tied or not x precision. Other factors are drawn.
+std::vector<Cell> pipeline_cells(int64_t num_ranks);
+
+/// Returns the values of a cell's factors.
+using Factors = std::function<std::vector<std::string>(const Cell&)>;
+
+/// Returns a small subset of the cells that has every pair of values of two factors that occurs in all cells. The
+/// algorithm is greedy; `seed` decides the order of candidates, so the cover is the same on every rank.
+std::vector<Cell> pairwise_cover(std::vector<Cell> candidates, uint64_t seed,
+                                 const Factors& factors_of = meshtrain::testing::factors_of);
 
 /// Returns the recipe of a cell, or with `alone` the recipe of the same training on one rank. `tokens` and `mask` come
 /// from write_tokens().

@@ -11,7 +11,9 @@
 namespace meshtrain::testing {
 
 DeviceMesh mesh_of(const Cell& cell) {
-  return DeviceMesh(MeshLayout({{"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}}), world());
+  return DeviceMesh(MeshLayout::fit({{"pp", cell.pp}, {"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}},
+                                    training_axes(), world().size()),
+                    world());
 }
 
 DeviceMesh one_rank_mesh() {

@@ -22,12 +22,10 @@ namespace {
 
 class Export : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
 
-TEST_P(Export, IsTheModelOfOneRank) {
-  const auto [family, tied] = GetParam();
+/// Expects that the model of `cell` on its mesh is exported as the model of one rank.
+void expect_export_of_one_rank(const Cell& cell) {
   const ScratchFolder folder(world());
-  const Cell cell{
-      {family, tied, "gqa", "none", "one", "fp32", "adamw"}, 1, world().size(), 1, "none", "contiguous", false, 1};
-  const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world()), alone = one_rank_mesh();
+  const DeviceMesh mesh = mesh_of(cell), alone = one_rank_mesh();
   const Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
   TransformerTrainer on_mesh(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   TransformerTrainer on_one_rank(resolve(recipe_of(cell, /*alone=*/true, folder.path()), alone.layout()), alone,
@@ -46,6 +44,16 @@ TEST_P(Export, IsTheModelOfOneRank) {
         << parameter->name;
   }
   EXPECT_EQ(weights.names(), std::vector<std::string>(names.begin(), names.end()));
+}
+
+TEST_P(Export, IsTheModelOfOneRank) {
+  const auto [family, tied] = GetParam();
+  const int64_t size = world().size();
+  Cell cell{{family, tied, "gqa", "none", "one", "fp32", "adamw"}, 1, size, 1, "none", "contiguous", false, 1};
+  expect_export_of_one_rank(cell);
+  cell.variant.layers = std::max<int64_t>(size, 2);
+  std::swap(cell.tp, cell.pp);
+  expect_export_of_one_rank(cell);
 }
 
 TEST_P(Export, IsReadBackByAnotherMesh) {

@@ -6,6 +6,7 @@
 
 #include "mesh/base/size_text.h"
 #include "runtime/program/recipe/context.h"
+#include "runtime/program/recipe/pipeline.h"
 #include "runtime/program/recipe/sharding.h"
 
 namespace meshtrain {
@@ -67,6 +68,7 @@ std::string describe_parallelism(const Decisions& decisions) {
   }
   if (mesh.size(kContextAxis) > 1) parts.push_back("context parallel " + describe(decisions.context));
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) parts.push_back("fsdp " + describe(decisions.sharding));
+  if (mesh.size(kPipelineAxis) > 1) parts.push_back("pipeline " + describe(decisions.pipeline));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -166,6 +168,12 @@ std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, 
     text = fmt::format("gradients differ between {} replicas ({} of {}, most: {})", axis, replicas.num_different,
                        replicas.num_compared, replicas.worst);
     cause = fmt::format("a sum over {}{} is missing or wrong", axis, alone_differs ? "" : " and another axis together");
+  } else if (axis == kPipelineAxis) {
+    text = "pp ranks have other layers";
+    if (replicas.num_compared > 0) text += ", and the same gradient of the embedding";
+    if (alone_differs && !all_gradients_equal) {
+      cause = "the messages between the stages, or the sum of a gradient that two stages have, are wrong";
+    }
   } else if (replicas.num_compared == 0) {
     text = axis + " ranks keep shards of the gradients";
     if (alone_differs && !all_gradients_equal) {

@@ -37,7 +37,7 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
 void check_fault(const std::string& skipped, const MeshLayout& layout) {
   std::vector<std::string> known = training_axes();  // every sum over an axis has one of these names
   known.insert(known.end(), {"dp.gradients", "cp.gradients", "cp.attention", "tp.gradients", "tp.linear",
-                             "tp.embedding", "tp.cross_entropy", "count", "vote"});
+                             "tp.embedding", "tp.cross_entropy", "pp.gradients", "count", "vote"});
   if (skipped.empty()) return;
   const std::string asked = "--inject skip-reduce:" + skipped + ": ";
   if (std::find(known.begin(), known.end(), skipped) == known.end()) {

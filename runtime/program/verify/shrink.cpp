@@ -61,7 +61,9 @@ int64_t other_layer(const ModelShape& from) {
 template <class T>
 void shorten(std::vector<T>& list, int64_t num_layers, int64_t other) {
   if (static_cast<int64_t>(list.size()) <= num_layers) return;
-  list = {list[0], list[static_cast<size_t>(other)]};
+  const std::vector<T> kinds = {list[0], list[static_cast<size_t>(other)]};
+  list.clear();
+  for (int64_t layer = 0; layer < num_layers; ++layer) list.push_back(kinds[static_cast<size_t>(layer % 2)]);
 }
 
 /// Folds the ids that `source` names into a smaller vocabulary, as fold_ids() does those of a batch.
@@ -100,12 +102,13 @@ std::string in_layer(const std::string& name, int64_t layer) {
 
 /// The recipe's settings for single parameters, in a model `small` with fewer layers. Its first layer represents the
 /// first layer. Its second represents the first layer with different settings, preferably one that is trained, or the
-/// last layer.
+/// last layer. Layers beyond two represent these two in turns.
 class Treatment {
  public:
   Treatment(const Recipe& recipe, ModelShape small) : recipe_(recipe) {
     small.adapter.layers.clear();
     names_ = parameter_names(small);
+    num_small_ = small.num_hidden_layers;
     for (const GroupOptions& group : recipe.optimizer.groups) patterns_.push_back(group.pattern);
     const int64_t num_layers = recipe.model.shape.num_hidden_layers;
     second_ = num_layers - 1;
@@ -124,12 +127,13 @@ class Treatment {
     AdapterShape& adapter = small.model.shape.adapter;
     adapter.train.clear();
     adapter.layers.clear();
-    for (const int64_t layer : {0, 1}) {
-      if (!adapter_.layers.empty() && has_adapters(layer == 1 ? second_ : 0)) adapter.layers.push_back(layer);
+    for (int64_t layer = 0; layer < num_small_; ++layer) {
+      if (!adapter_.layers.empty() && has_adapters(represented_by(layer))) adapter.layers.push_back(layer);
     }
     for (const std::string& name : names_) {
-      const std::string original = in_layer(name, layer_of(name) == 1 ? second_ : 0);
-      if (is_adapter(name) && !has_adapters(layer_of(name) == 1 ? second_ : 0)) continue;
+      const int64_t layer = represented_by(layer_of(name));
+      const std::string original = in_layer(name, layer);
+      if (is_adapter(name) && !has_adapters(layer)) continue;
       if (first_match(recipe_.train.freeze, original)) small.train.freeze.push_back(name);
       if (first_match(adapter_.train, original)) adapter.train.push_back(name);
       const auto group = first_match(patterns_, original);
@@ -155,6 +159,9 @@ class Treatment {
     return std::any_of(all.begin(), all.end(), [](const auto& each) { return !each.first; });
   }
 
+  /// Returns the recipe's layer that a layer of the small model represents.
+  int64_t represented_by(int64_t layer) const { return layer % 2 == 1 ? second_ : 0; }
+
   bool has_adapters(int64_t layer) const {
     return adapter_ && (adapter_.layers.empty() || std::ranges::count(adapter_.layers, layer) > 0);
   }
@@ -164,6 +171,7 @@ class Treatment {
   std::vector<std::string> names_;  // names in the small model
   std::vector<std::string> patterns_;
   int64_t second_;
+  int64_t num_small_;
 };
 
 }  // namespace
@@ -173,7 +181,10 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
   const ModelShape& from = recipe.model.shape;
   Recipe small = recipe;
   ModelShape& to = small.model.shape;
-  to.num_hidden_layers = std::min(from.num_hidden_layers, kLayers);
+  const int64_t stages =
+      layout.size(kPipelineAxis) > 1 ? layout.size(kPipelineAxis) * recipe.parallel.pipeline.stages_per_rank : 1;
+  to.num_hidden_layers = std::min(from.num_hidden_layers, std::max(kLayers, stages));
+  if (to.num_hidden_layers < from.num_hidden_layers) small.parallel.pipeline.layers.clear();
   to.num_key_value_heads = tp * local_kv_heads(from.num_key_value_heads / tp, cp);
   to.num_attention_heads = to.num_key_value_heads * (from.num_attention_heads / from.num_key_value_heads);
   to.head_dim = std::min(from.head_dim, kHeadDim);

@@ -15,11 +15,11 @@ namespace meshtrain {
 ///   feed-forward   intermediate size / hidden size, in the same way; tp divides it
 ///   vocabulary     its remainder modulo tp, so the padding of the last tp rank; token ids named in `data` are folded
 ///                  into it as fold_ids() does
-///   freezing,      those of the parameters that the two layers stand for: the first, and the first that is treated in
+///   freezing,      those of the parameters that two layers stand for: the first, and the first that is treated in
 ///   groups         another way, one that is trained if that is not
 ///   sequence, batch, everything that is no size of the model
 ///
-/// Two layers, heads of 8. The initial weights are larger, as the rows they meet are shorter: activations keep their
+/// Two layers, or one for each stage of a pipeline, which represent the two in turns; heads of 8. The initial weights are larger, as the rows they meet are shorter: activations keep their
 /// size. Never larger than before; what is small already is left alone.
 Recipe shrink(const Recipe& recipe, const MeshLayout& layout);
 

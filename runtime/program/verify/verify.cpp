@@ -226,6 +226,7 @@ class Verification {
     for (Axis& each : axes) {
       if (each.name != axis) each.size = 1;
     }
+    if (axis != kPipelineAxis) std::erase_if(axes, [](const Axis& each) { return each.name == kPipelineAxis; });
     const DeviceMesh mesh(MeshLayout(axes), mesh_.group(axis));
     Recipe recipe = setup_.recipe;
     FsdpRecipe& fsdp = recipe.parallel.fsdp;

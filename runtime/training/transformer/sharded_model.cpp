@@ -83,6 +83,7 @@ std::vector<UnitSpec> ShardedModel::make_units(Range range, const UnitOptions& o
   if (!has_head) return units;
   if (head.borrowed == nullptr || shared_ != nullptr) {
     add_unit(head.name, num_layers - 1, num_layers - 1);
+    runs_.back().uses_copy = shared_ != nullptr;
   } else {
     runs_.push_back({0, {head}});
     UnitSpec& both = units.front();
@@ -93,17 +94,20 @@ std::vector<UnitSpec> ShardedModel::make_units(Range range, const UnitOptions& o
   return units;
 }
 
+at::Tensor ShardedModel::run_layers(const Run& run, const at::Tensor& x, const ForwardPass& pass) {
+  return fsdp_->run(run.unit, [&] {
+    at::Tensor y = x;
+    for (const Layer& layer : run.layers) {
+      y = compute(layer, pass, [&] { return layer.forward(y, pass); });
+      end_layer(layer, y);
+    }
+    return y;
+  });
+}
+
 at::Tensor ShardedModel::run(const Run& run, const at::Tensor& x, const ForwardPass& pass) {
-  if (!run.by_sublayer) {
-    return fsdp_->run(run.unit, [&] {
-      at::Tensor y = x;
-      for (const Layer& layer : run.layers) {
-        y = compute(layer, pass, [&] { return layer.forward(y, pass); });
-        end_layer(layer, y);
-      }
-      return y;
-    });
-  }
+  if (run.uses_copy) return fsdp_->run(0, [&] { return run_layers(run, x, pass); });
+  if (!run.by_sublayer) return run_layers(run, x, pass);
   at::Tensor y;
   size_t unit = run.unit;
   const Layer& block = run.layers.front();

@@ -55,10 +55,12 @@ class ShardedModel {
     size_t unit;
     std::vector<Layer> layers;
     bool by_sublayer = false;
+    bool uses_copy = false;  // a head that uses the copy of the embedding's weight, the first unit
   };
 
   std::vector<UnitSpec> make_units(Range range, const UnitOptions& options);
   at::Tensor run(const Run& run, const at::Tensor& x, const ForwardPass& pass);
+  at::Tensor run_layers(const Run& run, const at::Tensor& x, const ForwardPass& pass);
   /// Returns part(), the forward of `layer` or of one of its sublayers, which offloads what a block saves.
   at::Tensor compute(const Layer& layer, const ForwardPass& pass, const std::function<at::Tensor()>& part);
   /// Ends a layer whose result is `y`.

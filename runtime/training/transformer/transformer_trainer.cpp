@@ -72,12 +72,13 @@ TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shar
                                        at::Device device, const ReplicaMap& replicas, bool resumes)
     : TransformerTrainer(options, mesh, make_parts(options, *mesh, device, replicas, resumes)) {}
 
-TransformerTrainer::TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device)
-    : TransformerTrainer(options, std::make_shared<const PipelineMesh>(mesh), device) {}
+TransformerTrainer::TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device,
+                                       bool resumes)
+    : TransformerTrainer(options, std::make_shared<const PipelineMesh>(mesh), device, resumes) {}
 
 TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh,
-                                       at::Device device)
-    : TransformerTrainer(options, mesh, device, map_replicas(options.sharding, *mesh)) {}
+                                       at::Device device, bool resumes)
+    : TransformerTrainer(options, mesh, device, map_replicas(options.sharding, *mesh), resumes) {}
 
 TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh,
                                        const Parts& parts)

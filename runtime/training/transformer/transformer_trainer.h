@@ -21,7 +21,7 @@ class TransformerTrainer : public Trainer {
   TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh, at::Device device,
                      const ReplicaMap& replicas, bool resumes = false);
   /// Makes the mesh of pipelines and the map of replicas itself, which is collective.
-  TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device);
+  TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device, bool resumes = false);
 
   const TrainingOptions& options() const { return options_; }
   const SequenceLayout& layout() const { return stages_.front()->layout(); }
@@ -35,7 +35,8 @@ class TransformerTrainer : public Trainer {
   const ReplicaMap& replicas() const { return groups().front().replicas; }
 
  private:
-  TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh, at::Device device);
+  TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh, at::Device device,
+                     bool resumes);
   TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh, const Parts& parts);
 
   TrainingOptions options_;

@@ -9,6 +9,7 @@
 #include "runtime/text/prepare/prepare.h"
 #include "runtime/training/data/dataset.h"
 #include "tests/runtime/training/data/megatron_files.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain::testing {
