@@ -63,6 +63,11 @@ std::string work_of(const PipelineAction& action) {
     switch (kind) {
       case Kind::Forward:
         return "forward";
+      case Kind::Backward:
+      case Kind::InputGradient:
+        return "backward";
+      case Kind::WeightGradient:
+        return "weight gradients";
       case Kind::SendActivation:
         return "output";
       case Kind::ReceiveActivation:
@@ -70,10 +75,9 @@ std::string work_of(const PipelineAction& action) {
       case Kind::SendGradient:
         return "input gradient";
       case Kind::ReceiveGradient:
-        return "output gradient";
-      default:
-        return "backward";
+        break;
     }
+    return "output gradient";
   };
   return std::string(what()) + " of stage " + std::to_string(action.stage);
 }
