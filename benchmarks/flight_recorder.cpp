@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
     std::vector<int64_t> ranks(static_cast<size_t>(backend->size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     const std::string coordinate = "rank " + std::to_string(backend->rank());
-    if (recorded) backend = record_flights(backend, FlightRecorder::own(), "world", {ranks.begin(), ranks.end()});
+    if (recorded) backend = record_flights(backend, FlightRecorder::own(), {"world"}, {ranks.begin(), ranks.end()});
     return Group(backend, "world", ranks, coordinate);
   };
   const Group plain = world_of(false), recorded = world_of(true);
@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
       return 1e6 * (thread_seconds() - start) / kTimes;
     };
     FlightRecorder& recorder = FlightRecorder::own();
-    const int32_t group = recorder.add_group("tried", {0, 1});
+    const int32_t group = recorder.add_group({"tried"}, {0, 1});
     const Collective collective{.kind = Collective::Kind::AllReduce, .output = vote, .input = {}, .purpose = "tried"};
     of_call = microseconds_of([&] {
       const int64_t number = recorder.issue(group, collective);

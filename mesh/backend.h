@@ -91,6 +91,7 @@ struct GroupTraits {
   std::string name;  ///< for messages, and for the logs of the library behind a backend
   Urgency urgency = Urgency::Background;
   bool messages_only = false;  ///< a link's: it needs no memory that ranks of a host share
+  std::string family = {};     ///< the name that costs of several groups are summed under; empty: `name`
 };
 
 const char* name(Collective::Kind kind);

@@ -17,7 +17,7 @@ Group connect_ranks() {
   std::shared_ptr<Backend> backend = mpi_backend();
   std::vector<int64_t> ranks(backend->size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  backend = record_flights(std::move(backend), FlightRecorder::own(), "world", {ranks.begin(), ranks.end()});
+  backend = record_flights(std::move(backend), FlightRecorder::own(), {"world"}, {ranks.begin(), ranks.end()});
   const std::string coordinate = "rank " + std::to_string(backend->rank());
   return Group(std::move(backend), "world", std::move(ranks), coordinate);
 }

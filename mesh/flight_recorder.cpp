@@ -66,12 +66,12 @@ class RecordedWork final : public Work::State {
 
 class RecordedBackend final : public ForwardingBackend {
  public:
-  RecordedBackend(std::shared_ptr<Backend> inner, FlightRecorder& recorder, std::string name, std::vector<int> ranks)
+  RecordedBackend(std::shared_ptr<Backend> inner, FlightRecorder& recorder, GroupTraits traits, std::vector<int> ranks)
       : ForwardingBackend(std::move(inner)),
         recorder_(recorder),
-        name_(std::move(name)),
+        traits_(std::move(traits)),
         ranks_(std::move(ranks)),
-        group_(recorder.add_group(name_, ranks_)) {}
+        group_(recorder.add_group(traits_, ranks_)) {}
 
   Work issue(const Collective& collective) override {
     const int64_t number = recorder_.issue(group_, collective, traffic_of(rank(), size(), collective).sent_bytes);
@@ -89,15 +89,15 @@ class RecordedBackend final : public ForwardingBackend {
                                           const GroupTraits& traits) override {
     std::vector<int> ranks;
     for (const int member : members) ranks.push_back(ranks_.at(static_cast<size_t>(member)));
-    return record_flights(std::move(part), recorder_, traits.name, std::move(ranks));
+    return record_flights(std::move(part), recorder_, traits, std::move(ranks));
   }
   std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> second_queue) override {
-    return record_flights(std::move(second_queue), recorder_, name_, ranks_);
+    return record_flights(std::move(second_queue), recorder_, traits_, ranks_);
   }
 
  private:
   FlightRecorder& recorder_;
-  std::string name_;
+  GroupTraits traits_;
   std::vector<int> ranks_;
   int32_t group_;
 };
@@ -125,6 +125,18 @@ std::string describe(const Flight& flight) {
   return text + " for " + flight.purpose.text();
 }
 
+GroupLabel label_of(const GroupFlights& group) {
+  GroupLabel label{group.name};
+  if (group.is_link) label.sender = group.ranks.at(0), label.receiver = group.ranks.at(1);
+  return label;
+}
+
+std::string describe(const GroupLabel& label) {
+  if (label.sender < 0) return "group " + label.name.text();
+  return "link " + label.name.text() + " from rank " + std::to_string(label.sender) + " to rank " +
+         std::to_string(label.receiver);
+}
+
 bool fit(const Flight& one, const Flight& other) {
   if (one.kind != other.kind) return false;
   if (one.kind == Kind::Barrier) return true;
@@ -140,21 +152,24 @@ FlightRecorder& FlightRecorder::own() {
   return *recorder;
 }
 
-int32_t FlightRecorder::add_group(std::string name, std::vector<int> ranks) {
+int32_t FlightRecorder::add_group(const GroupTraits& traits, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
   const int nth = same_ranks_[key_of(ranks, 0)]++;
   State& state = groups_.emplace_back();
   state.flights.key = key_of(ranks, nth);
-  state.flights.name = std::move(name);
+  state.flights.name = traits.name;
+  state.flights.family = traits.family.empty() ? traits.name : traits.family;
+  state.flights.is_link = traits.messages_only;
   state.flights.ranks = std::move(ranks);
   return static_cast<int32_t>(groups_.size()) - 1;
 }
 
 void FlightRecorder::set_work(std::string_view work) {
-  if (on_work_) on_work_(ShortText<40>(work).characters.data());
+  const ShortText<56> name = name_of(work);
+  if (on_work_) on_work_(name.characters.data());
   {
     const std::lock_guard lock(mutex_);
-    work_ = work;
+    work_ = name;
     if (traces_) {
       const Flight::Clock::time_point now = Flight::Clock::now();
       end_work(now);
@@ -162,6 +177,17 @@ void FlightRecorder::set_work(std::string_view work) {
     }
   }
   if (after_work_) after_work_();
+}
+
+ShortText<56> FlightRecorder::name_of(std::string_view work) const {
+  const std::lock_guard lock(mutex_);
+  if (!micro_batch_ || work.empty()) return work;
+  return "micro-batch " + std::to_string(*micro_batch_) + ", " + std::string(work);
+}
+
+void FlightRecorder::set_micro_batch(std::optional<int> micro_batch) {
+  const std::lock_guard lock(mutex_);
+  micro_batch_ = micro_batch;
 }
 
 std::string FlightRecorder::work() const {
@@ -216,7 +242,7 @@ int64_t FlightRecorder::issue(int32_t group, const Collective& collective, int64
   if (traces_ && slot.number >= traced_from_) out_of_ring_.push_back(slot);
   slot = flight;
   ++num_records_;
-  if (newest_ != nullptr) newest_->write({state.flights.key, state.flights.name, flight});
+  if (newest_ != nullptr) newest_->write({state.flights.key, label_of(state.flights), flight});
   return flight.number;
 }
 
@@ -295,7 +321,7 @@ GroupCosts FlightRecorder::costs() const {
   const std::lock_guard lock(mutex_);
   GroupCosts costs;
   for (const State& state : groups_) {
-    GroupCost& cost = costs[state.flights.name];
+    GroupCost& cost = costs[state.flights.family];
     cost.total += state.flights.total;
     cost.exposed += state.flights.exposed;
     cost.sent_bytes += state.flights.sent_bytes;
@@ -327,10 +353,10 @@ int64_t FlightRecorder::num_records() const {
   return num_records_;
 }
 
-std::shared_ptr<Backend> record_flights(std::shared_ptr<Backend> inner, FlightRecorder& recorder, std::string name,
+std::shared_ptr<Backend> record_flights(std::shared_ptr<Backend> inner, FlightRecorder& recorder, GroupTraits traits,
                                         std::vector<int> ranks) {
   if (inner->size() == 1) return inner;
-  return std::make_shared<RecordedBackend>(std::move(inner), recorder, std::move(name), std::move(ranks));
+  return std::make_shared<RecordedBackend>(std::move(inner), recorder, std::move(traits), std::move(ranks));
 }
 
 }  // namespace meshtrain

@@ -48,7 +48,7 @@ struct Flight {
   std::array<int64_t, 4> shape{};  ///< of the output
   int64_t bytes = 0;               ///< of output and input
   ShortText<32> purpose;
-  ShortText<40> work;                              ///< part of a step: "forward of block 3"; empty: none
+  ShortText<56> work;                              ///< part of a step: "forward of block 3"; empty: none
   Clock::time_point issued{}, started{}, ended{};  ///< `started`, `ended`: zero as long as it has not
   Clock::duration waited{};                        ///< that the host has waited for it
 };
@@ -62,7 +62,9 @@ bool fit(const Flight& one, const Flight& other);
 /// The state of a group of ranks, as one of its ranks sees it.
 struct GroupFlights {
   uint64_t key = 0;        ///< the same on its ranks, and different for groups of other ranks and for a second queue
-  std::string name;        ///< "tp"
+  std::string name;        ///< "tp", "pp 0>1"
+  std::string family;      ///< GroupTraits: "pp" of the link "pp 0>1"
+  bool is_link = false;    ///< its messages go from the first rank to the second
   std::vector<int> ranks;  ///< of the world
   int64_t issued = 0, ended = 0;               ///< collectives
   Flight pending;                              ///< the first that has not ended; number 0: all have
@@ -70,14 +72,24 @@ struct GroupFlights {
   int64_t sent_bytes = 0;                      ///< Traffic::sent_bytes, summed over collectives
 };
 
+/// The name of a group for messages. Plain memory.
+struct GroupLabel {
+  ShortText<16> name;
+  int32_t sender = -1, receiver = -1;  ///< of a link: ranks of the world
+};
+
+GroupLabel label_of(const GroupFlights& group);
+/// Returns "group tp", "link pp 0>1 from rank 0 to rank 4".
+std::string describe(const GroupLabel& label);
+
 /// The collective that a rank has issued last, as it shows it to other processes at once. Plain memory.
 struct NewestFlight {
   uint64_t key = 0;  ///< of its group
-  ShortText<16> group;
+  GroupLabel group;
   Flight flight;
 };
 
-/// What collectives have cost this rank so far, by the name of their group.
+/// What collectives have cost this rank so far, by the family of their group.
 struct GroupCost {
   Flight::Clock::duration total{}, exposed{};  ///< GroupFlights
   int64_t sent_bytes = 0;
@@ -86,7 +98,7 @@ using GroupCosts = std::map<std::string, GroupCost, std::less<>>;
 
 /// A part of this rank's work: "forward of block 3".
 struct TracedWork {
-  ShortText<40> name;
+  ShortText<56> name;
   Flight::Clock::time_point begun{}, ended{};
 };
 
@@ -107,10 +119,12 @@ class FlightRecorder {
   static FlightRecorder& own();
 
   /// Adds a group of world ranks. Returns its index.
-  int32_t add_group(std::string name, std::vector<int> ranks);
+  int32_t add_group(const GroupTraits& traits, std::vector<int> ranks);
 
   /// Names the part of a step's work that later collectives belong to: "forward of block 3". Empty: none.
   void set_work(std::string_view work);
+  /// Makes set_work() put a micro-batch before each name: "micro-batch 5, forward of block 3". Null: none.
+  void set_micro_batch(std::optional<int> micro_batch);
   std::string work() const;
   /// Makes set_work() call `call` with the name of each part, for tools that show what a process does. Call before
   /// training starts.
@@ -134,7 +148,7 @@ class FlightRecorder {
   /// Returns the last flights, in the order of their numbers.
   std::vector<Flight> flights() const;
   std::vector<GroupFlights> groups() const;
-  /// Returns the sums of all groups of a name.
+  /// Returns the sums of all groups of a family.
   GroupCosts costs() const;
   /// Returns how long the host has waited for collectives so far.
   Flight::Clock::duration exposed() const;
@@ -158,11 +172,13 @@ class FlightRecorder {
   std::vector<Flight> ring_ = std::vector<Flight>(kFlights);
   int64_t last_ = 0;  // number
   int64_t num_records_ = 0;
-  ShortText<40> work_;
+  ShortText<56> work_;
+  std::optional<int> micro_batch_;
   std::vector<std::pair<int64_t, Flight::Clock::time_point>> awaited_;  // number and begin of waits; the newest last
   std::vector<State> groups_;
   std::map<uint64_t, int> same_ranks_;  // how many groups have these ranks
 
+  ShortText<56> name_of(std::string_view work) const;
   void end_work(Clock::time_point now);
 
   std::function<void(const char*)> on_work_;
@@ -188,8 +204,8 @@ class ComputeTimer {
 };
 
 /// Decorates a transport: every collective is recorded in `recorder`, and so are those of groups that are made of it.
-/// `ranks`: the world ranks of the group, by group rank. `name`: the group's.
-std::shared_ptr<Backend> record_flights(std::shared_ptr<Backend> inner, FlightRecorder& recorder, std::string name,
+/// `ranks`: the world ranks of the group, by group rank. `traits`: the group's.
+std::shared_ptr<Backend> record_flights(std::shared_ptr<Backend> inner, FlightRecorder& recorder, GroupTraits traits,
                                         std::vector<int> ranks);
 
 }  // namespace meshtrain

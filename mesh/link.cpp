@@ -19,7 +19,8 @@ Link::Link(const Group& group, int from, int to) {
   if (group.rank() == from) end_ = End::Sender;
   if (group.rank() == to) end_ = End::Receiver;
   const std::vector<int> members = end_ == End::None ? std::vector<int>{group.rank()} : std::vector<int>{from, to};
-  pair_ = group.split(members, {.name = name, .urgency = Urgency::Awaited, .messages_only = true});
+  pair_ =
+      group.split(members, {.name = name, .urgency = Urgency::Awaited, .messages_only = true, .family = group.name()});
 }
 
 Work Link::send(const at::Tensor& tensor) const {

@@ -14,7 +14,8 @@ class Link {
  public:
   /// `from`, `to`: group ranks, which must differ. Every rank of `group` must call it, with the same arguments; ranks
   /// besides the two get a link that they can only pass on. Messages are counted and reported under the group's name
-  /// and both ranks: "pp 0>1". Throws std::invalid_argument for ranks that are not in the group, or the same.
+  /// and both ranks: "pp 0>1". FlightRecorder::costs() sums all links of a group under its name. Throws
+  /// std::invalid_argument for ranks that are not in the group, or the same.
   Link(const Group& group, int from, int to);
 
   /// Returns true on the rank that sends, and on the one that receives.

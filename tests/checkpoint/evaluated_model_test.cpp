@@ -31,8 +31,8 @@ Held held(const MeshLayout& layout, const std::optional<fs::path>& offload, cons
   ModelWeights weights(source);
   const Decisions decisions = resolve(recipe_to_evaluate(source, request), layout);
   const int64_t before = HostMemory::counted().live();
-  const ModelParts parts =
-      evaluated_model(decisions, mesh, at::kCPU, [&](const Parameter& parameter) { weights.read(parameter); });
+  const ModelParts parts = evaluated_model(decisions, PipelineMesh(mesh), at::kCPU,
+                                           [&](const Parameter& parameter) { weights.read(parameter); });
   Held found{.live = HostMemory::counted().live() - before};
   int64_t last = 0;
   for (const Unit& unit : parts.front()->groups().front().fsdp->units()) {

@@ -31,7 +31,7 @@ class StepMeterTest : public ::testing::Test {
 Group recorded_world() {
   std::vector<int> everyone(static_cast<size_t>(world().size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  return Group(record_flights(world().backend(), FlightRecorder::own(), "world", everyone), "world", world().ranks(),
+  return Group(record_flights(world().backend(), FlightRecorder::own(), {"world"}, everyone), "world", world().ranks(),
                world().coordinate_text());
 }
 

@@ -18,7 +18,7 @@ Collective sum_of(const at::Tensor& tensor, const char* purpose = "test") {
 
 TEST(FlightRecorder, KeepsTheLastAndWhatEachGroupHasPending) {
   FlightRecorder recorder;
-  const int32_t tp = recorder.add_group("tp", {0, 1}), dp = recorder.add_group("dp", {0, 2});
+  const int32_t tp = recorder.add_group({"tp"}, {0, 1}), dp = recorder.add_group({"dp"}, {0, 2});
   const at::Tensor tensor = at::zeros({2, 3});
   const int64_t first = recorder.issue(tp, sum_of(tensor, "one")), second = recorder.issue(tp, sum_of(tensor, "two"));
   recorder.issue(dp, sum_of(tensor));
@@ -51,7 +51,7 @@ TEST(FlightRecorder, KeepsTheLastAndWhatEachGroupHasPending) {
 
 TEST(FlightRecorder, ShowsTheNewestCollectiveAndEachPlaceAtOnce) {
   FlightRecorder recorder;
-  const int32_t tp = recorder.add_group("tp", {0, 1});
+  const int32_t tp = recorder.add_group({"tp"}, {0, 1});
   SharedValue<NewestFlight> shown{};
   const auto newest = [&] { return shown.read(); };
   int parts = 0;
@@ -65,7 +65,7 @@ TEST(FlightRecorder, ShowsTheNewestCollectiveAndEachPlaceAtOnce) {
   EXPECT_EQ(newest().flight.in_group, 2);
   EXPECT_EQ(newest().flight.purpose.text(), "two");
   EXPECT_EQ(newest().flight.work.text(), "forward of block 0");
-  EXPECT_EQ(newest().group.text(), "tp");
+  EXPECT_EQ(newest().group.name.text(), "tp");
   EXPECT_EQ(newest().key, recorder.groups()[0].key);
   recorder.show(nullptr, nullptr);
   recorder.set_work("");
@@ -74,13 +74,48 @@ TEST(FlightRecorder, ShowsTheNewestCollectiveAndEachPlaceAtOnce) {
   EXPECT_EQ(newest().flight.in_group, 2);
 }
 
+TEST(FlightRecorder, PutsTheMicroBatchBeforeEachPart) {
+  FlightRecorder recorder;
+  recorder.set_micro_batch(128);
+  recorder.set_work("backward of copy of the embedding");
+  EXPECT_EQ(recorder.work(), "micro-batch 128, backward of copy of the embedding");
+  recorder.set_work("");
+  EXPECT_EQ(recorder.work(), "");
+  recorder.set_micro_batch(std::nullopt);
+  recorder.set_work("vote");
+  EXPECT_EQ(recorder.work(), "vote");
+}
+
+TEST(FlightRecorder, SumsTheCostsOfAFamily) {
+  FlightRecorder recorder;
+  const at::Tensor tensor = at::zeros({2, 3});
+  const GroupTraits down{.name = "pp 0>1", .messages_only = true, .family = "pp"},
+      up{.name = "pp 1>0", .messages_only = true, .family = "pp"};
+  const Collective message{.kind = Collective::Kind::Message, .output = tensor, .input = {}, .from = 0, .to = 1};
+  recorder.end(recorder.issue(recorder.add_group(down, {4, 6}), message, 24));
+  recorder.end(recorder.issue(recorder.add_group(up, {6, 4}), message, 24));
+  recorder.end(recorder.issue(recorder.add_group({"tp"}, {4, 5}), sum_of(tensor), 12));
+  const GroupCosts costs = recorder.costs();
+  ASSERT_EQ(costs.size(), 2u);
+  EXPECT_EQ(costs.at("pp").sent_bytes, 48);
+  EXPECT_EQ(costs.at("tp").sent_bytes, 12);
+}
+
+TEST(FlightRecorder, NamesALinkByBothEnds) {
+  FlightRecorder recorder;
+  recorder.add_group({.name = "pp 1>0", .messages_only = true, .family = "pp"}, {6, 4});
+  recorder.add_group({"tp"}, {4, 5});
+  EXPECT_EQ(describe(label_of(recorder.groups()[0])), "link pp 1>0 from rank 6 to rank 4");
+  EXPECT_EQ(describe(label_of(recorder.groups()[1])), "group tp");
+}
+
 TEST(FlightRecorder, GroupsOfTheSameRanksHaveTheirOwnKeys) {
   FlightRecorder one, other;
-  one.add_group("dp", {0, 1});
-  one.add_group("dp", {0, 1});
-  other.add_group("tp", {1, 2});
-  other.add_group("dp", {0, 1});
-  other.add_group("dp", {0, 1});
+  one.add_group({"dp"}, {0, 1});
+  one.add_group({"dp"}, {0, 1});
+  other.add_group({"tp"}, {1, 2});
+  other.add_group({"dp"}, {0, 1});
+  other.add_group({"dp"}, {0, 1});
   const std::vector<GroupFlights> mine = one.groups(), theirs = other.groups();
   EXPECT_NE(mine[0].key, mine[1].key);
   EXPECT_EQ(mine[0].key, theirs[1].key);
@@ -89,7 +124,7 @@ TEST(FlightRecorder, GroupsOfTheSameRanksHaveTheirOwnKeys) {
 
 TEST(FlightRecorder, CollectivesOfOneGroupFit) {
   FlightRecorder recorder;
-  const int32_t group = recorder.add_group("tp", {0, 1});
+  const int32_t group = recorder.add_group({"tp"}, {0, 1});
   const auto flight = [&](Collective collective) {
     recorder.issue(group, collective);
     return recorder.flights().back();
@@ -112,7 +147,7 @@ TEST(FlightRecorder, SeesEveryCollectiveOfAMesh) {
   FlightRecorder recorder;
   std::vector<int> everyone(static_cast<size_t>(n));
   std::iota(everyone.begin(), everyone.end(), 0);
-  const Group recorded(record_flights(world().backend(), recorder, "world", everyone), "world", world().ranks(),
+  const Group recorded(record_flights(world().backend(), recorder, {"world"}, everyone), "world", world().ranks(),
                        world().coordinate_text());
   const DeviceMesh mesh(MeshLayout({{"dp", n / 2}, {"cp", 1}, {"tp", 2}}), recorded);
   const Group tp = mesh.group("tp").with_purpose("sum");

@@ -229,7 +229,7 @@ TEST_F(Links, AreSeenByTheFlightRecorder) {
   FlightRecorder recorder;
   std::vector<int> everyone;
   for (int rank = 0; rank < size_; ++rank) everyone.push_back(rank);
-  const Group recorded(record_flights(world().backend(), recorder, "world", everyone), "world", world().ranks(),
+  const Group recorded(record_flights(world().backend(), recorder, {"world"}, everyone), "world", world().ranks(),
                        world().coordinate_text());
   const Link link(recorded, 0, size_ - 1);
   at::Tensor tensor = at::ones({8});
@@ -240,6 +240,10 @@ TEST_F(Links, AreSeenByTheFlightRecorder) {
   EXPECT_EQ(describe(flight), "message of [8] Float for pp.output");
   EXPECT_NE(flight.ended, Flight::Clock::time_point{});
   EXPECT_TRUE(fit(flight, flight));
+  const GroupFlights of_link = recorder.groups()[static_cast<size_t>(flight.group)];
+  const std::string last = std::to_string(size_ - 1);
+  EXPECT_EQ(describe(label_of(of_link)), "link world 0>" + last + " from rank 0 to rank " + last);
+  EXPECT_EQ(recorder.costs().at("world").sent_bytes, link.is_sender() ? 32 : 0) << "not under the link's own name";
 }
 
 }  // namespace

@@ -65,9 +65,9 @@ class Evaluate : public TrainProgram {
   /// Trains a tiny model in fp64, with the held-out loss of its last step, and a checkpoint of steps 2 and 4.
   void train_one() const {
     write_held_out();
-    const Ending ending = train(1, {"--set", "checkpoint.every=2", "--set", "train.precision=fp64", "--set",
-                                    "evaluate.tokens=" + path("held_out.bin").string(), "--set", "evaluate.every=2",
-                                    "--set", "evaluate.samples=5"});
+    const Ending ending = train(1, {"--set", "model.num_hidden_layers=2", "--set", "checkpoint.every=2", "--set",
+                                    "train.precision=fp64", "--set", "evaluate.tokens=" + path("held_out.bin").string(),
+                                    "--set", "evaluate.every=2", "--set", "evaluate.samples=5"});
     ASSERT_EQ(ending.status, 0) << ending.err;
   }
 };
@@ -137,7 +137,8 @@ TEST_F(Evaluate, AnAdapterHasTheLossThatPeftComputes) {
 TEST_F(Evaluate, AFolderHasTheLossOfItsLogitsOnAnyMesh) {
   for (const char* name : {"llama", "qwen3"}) {
     const FromLogits expected(name, path(""));
-    for (const auto& [ranks, mesh] : {std::pair{1, "dp=1"}, {2, "dp=2"}, {2, "tp=2"}, {2, "cp=2"}, {4, "dp=2,tp=2"}}) {
+    for (const auto& [ranks, mesh] :
+         {std::pair{1, "dp=1"}, {2, "dp=2"}, {2, "tp=2"}, {2, "cp=2"}, {2, "pp=2"}, {4, "dp=2,tp=2"}}) {
       const std::vector<json> found = evaluate(ranks, with(expected.arguments, {"--mesh", mesh, "--bytes", "100"}));
       ASSERT_EQ(found.size(), 1u);
       const double loss = found[0].at("loss");
@@ -158,7 +159,8 @@ TEST_F(Evaluate, ARunHasTheLossesThatItsTrainingFound) {
   const std::vector<json> steps = metrics();
   const auto before = contents(run_dir);
   const std::string run = run_dir.string();
-  for (const auto& [ranks, mesh] : {std::pair{1, "dp=1"}, {2, "dp=2"}, {2, "tp=2"}, {4, "dp=2,cp=2"}}) {
+  for (const auto& [ranks, mesh] :
+       {std::pair{1, "dp=1"}, {2, "dp=2"}, {2, "tp=2"}, {4, "dp=2,cp=2"}, {4, "pp=2,tp=2"}}) {
     const std::vector<json> found = evaluate(ranks, {run, "--mesh", mesh, "--checkpoints", "all"});
     ASSERT_EQ(found.size(), 2u);
     for (const json& each : found) {

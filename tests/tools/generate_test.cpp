@@ -293,6 +293,9 @@ TEST(Generate, WhatIsWrongOnAMeshIsSaidOnce) {
   EXPECT_EQ(only_complaint(run_meshtrain_on_ranks(2, {"generate", model("llama"), "--tokens", "1", "--mesh", "cp=2"})),
             "mesh dp=1,cp=2,tp=1: text is generated over dp, whose ranks take different prompts, and tp, whose ranks "
             "share one: leave cp out and give its 2 ranks to dp or tp, as in --mesh tp=2");
+  EXPECT_EQ(only_complaint(run_meshtrain_on_ranks(2, {"generate", model("llama"), "--tokens", "1", "--mesh", "pp=2"})),
+            "mesh pp=2,dp=1,cp=1,tp=1: text is generated over dp, whose ranks take different prompts, and tp, whose "
+            "ranks share one: leave pp out and give its 2 ranks to dp or tp, as in --mesh tp=2");
   const Ending heads = run_meshtrain_on_ranks(3, {"generate", model("llama"), "--tokens", "1"});
   EXPECT_EQ(count(heads.err, "meshtrain: "), 1) << heads.err;
   EXPECT_TRUE(has(heads.err, "tp")) << heads.err;

@@ -28,6 +28,40 @@ TEST(MeshCommand, PrintsWhoSitsWhere) {
             "  dp x cp 2 groups of 4, 2 across hosts (*), up to 2: {0, 2, 4, 6}* {1, 3, 5, 7}*\n");
 }
 
+TEST(MeshCommand, DrawsStagesAsTheOutermostAxis) {
+  const Ending ending = run_meshtrain({"mesh", "--mesh", "pp=2,dp=2,cp=2", "--hosts-of", "4"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "    rank    host      pp      dp      cp      tp\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "       5       1       1       0       1       0\n")) << ending.out;
+  EXPECT_TRUE(
+      has(ending.out, "  pp      4 groups of 2, 4 across hosts (*), up to 2: {0, 4}* {1, 5}* {2, 6}* {3, 7}*\n"))
+      << ending.out;
+  EXPECT_TRUE(has(ending.out, "  dp x cp 2 groups of 4, each within a host: {0, 1, 2, 3} {4, 5, 6, 7}\n"))
+      << "stages have other layers, whose gradients are not summed\n"
+      << ending.out;
+}
+
+TEST(MeshCommand, SaysWhichLayersAStageHas) {
+  const std::string recipe = source_folder() + "/recipes/quickstart.yaml";
+  const Ending two = run_meshtrain({"mesh", recipe, "--mesh", "pp=2,tp=2", "--set", "parallel.pipeline.layers=[1, 3]"});
+  ASSERT_EQ(two.status, 0) << two.err;
+  EXPECT_TRUE(
+      has(two.out,
+          "\n  pipeline over pp: 1f1b over 2 stages of 1 and 3 layers\n"
+          "  pp=0    embedding, block 0\n"
+          "  pp=1    blocks 1 to 3, head\n"
+          "  each stage sends the next, for a micro-batch, 524,288 bytes forward and gets as many backward, over "
+          "links pp 0>1 and pp 1>0\n"))
+      << two.out;
+  const Ending several =
+      run_meshtrain({"mesh", recipe, "--mesh", "pp=2", "--set", "parallel.pipeline.stages_per_rank=2"});
+  EXPECT_TRUE(has(several.out,
+                  "  pp=0    stage 0: embedding, block 0; stage 2: block 2\n"
+                  "  pp=1    stage 1: block 1; stage 3: block 3, head\n"))
+      << several.out << several.err;
+  EXPECT_FALSE(has(run_meshtrain({"mesh", recipe, "--mesh", "dp=2"}).out, "pipeline"));
+}
+
 TEST(MeshCommand, TakesAnyOrderAndAuto) {
   const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=auto,cp=2", "--ranks", "6", "--order", "tp,cp,dp"});
   ASSERT_EQ(ending.status, 0) << ending.err;
@@ -63,13 +97,13 @@ TEST(MeshCommand, RefusesWhatDoesNotFit) {
   };
   EXPECT_TRUE(has(complaint({"--mesh", "dp=3,tp=2", "--ranks", "8"}), "dp=3 x cp=1 x tp=2 needs 6 ranks, but 8"));
   EXPECT_EQ(complaint({"--mesh", "dp=auto"}), "mesh dp=auto: give --ranks, the number of ranks in all");
-  EXPECT_TRUE(has(complaint({"--mesh", "dp=2,pp=2"}), "there is no axis pp: the axes are dp, cp, tp"));
+  EXPECT_TRUE(has(complaint({"--mesh", "dp=2,xp=2"}), "there is no axis xp: the axes are pp, dp, cp, tp"));
   EXPECT_TRUE(has(complaint({"--mesh", "dp=0"}), "dp=0"));
   EXPECT_TRUE(has(complaint({"--mesh", "dp"}), "'dp' is not an axis and its size"));
   EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,tp,dp"}),
             "--order names dp more than once: name each axis once, as in --order dp,cp,tp");
-  EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,pp"}),
-            "--order names pp, but the axes are dp, cp, tp, as in --order dp,cp,tp");
+  EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,xp"}),
+            "--order names xp, but the axes are pp, dp, cp, tp, as in --order dp,cp,tp");
   EXPECT_EQ(complaint({"--mesh", "dp=99999999999,tp=99999999999"}), "mesh: more than 1048576 ranks to print");
   EXPECT_TRUE(has(complaint({"--mesh", "dp=auto", "--ranks", "0"}), "--ranks"));
 }

@@ -120,6 +120,36 @@ TEST_F(Profile, HasOperatorsStepsAndATrackForEachAxis) {
   }
 }
 
+TEST_F(Profile, OfAPipelineHasActionsAndMessagesByMicroBatch) {
+  Words words = settings("pp=2", "{from: 2, steps: 1, ranks: [0, 1]}");
+  for (const char* set : {"model.num_hidden_layers=2", "train.global_batch=4", "train.micro_batch=2"}) {
+    words.insert(words.end(), {"--set", set});
+  }
+  const Ending ending = train(2, words);
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  for (const auto& [file, block, output] : {std::tuple{"rank-00000-steps-2-2.json", "block 0", "output of stage 0"},
+                                            {"rank-00001-steps-2-2.json", "block 1", "input gradient of stage 1"}}) {
+    const auto tracks = tracks_of(trace(file));
+    std::multiset<std::string> works;
+    for (const Slice& slice : tracks.at("steps")) works.insert(slice.name);
+    for (const std::string micro_batch : {"micro-batch 0, ", "micro-batch 1, "}) {
+      EXPECT_EQ(works.count(micro_batch + "forward of " + block), 1u) << micro_batch;
+      EXPECT_EQ(works.count(micro_batch + "backward of " + block), 1u) << micro_batch;
+    }
+    const bool is_first = std::string(output).starts_with("output");
+    std::vector<std::string> sent, received;
+    for (const Slice& slice : tracks.at(is_first ? "messages pp 0>1" : "messages pp 1>0")) sent.push_back(slice.name);
+    for (const Slice& slice : tracks.at(is_first ? "messages pp 1>0" : "messages pp 0>1")) {
+      received.push_back(slice.name);
+      EXPECT_EQ(slice.arguments.at("purpose"), is_first ? "pp.input_gradients" : "pp.activations");
+    }
+    const std::string input = is_first ? "output gradient of stage 0" : "input of stage 1";
+    EXPECT_EQ(sent, (Words{std::string("micro-batch 0, ") + output, std::string("micro-batch 1, ") + output}));
+    EXPECT_EQ(received, (Words{"micro-batch 0, " + input, "micro-batch 1, " + input}));
+    EXPECT_TRUE(works.contains("vote") || works.contains("norm and vote")) << "no micro-batch is left before it";
+  }
+}
+
 TEST_F(Profile, OfAResumedRunHasTheStepsThatAreMadeAgain) {
   Words stopped = settings("dp=1", "{from: 1, steps: 3}");
   stopped.insert(stopped.end(), {"--set", "train.time_limit=1e-9"});

@@ -15,16 +15,18 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 struct Mesh {
-  int dp, cp, tp;
+  int dp, cp, tp, pp = 1;
 
-  int ranks() const { return dp * cp * tp; }
+  int ranks() const { return pp * dp * cp * tp; }
   std::string text() const {
-    return "dp=" + std::to_string(dp) + ",cp=" + std::to_string(cp) + ",tp=" + std::to_string(tp);
+    return (pp > 1 ? "pp=" + std::to_string(pp) + "," : "") + "dp=" + std::to_string(dp) + ",cp=" + std::to_string(cp) +
+           ",tp=" + std::to_string(tp);
   }
   /// Returns "rank 5 (dp=1 cp=0 tp=1)".
   std::string name_of(int rank) const {
-    return "rank " + std::to_string(rank) + " (dp=" + std::to_string(rank / (cp * tp)) +
-           " cp=" + std::to_string(rank / tp % cp) + " tp=" + std::to_string(rank % tp) + ")";
+    return "rank " + std::to_string(rank) + " (" + (pp > 1 ? "pp=" + std::to_string(rank / (dp * cp * tp)) + " " : "") +
+           "dp=" + std::to_string(rank / (cp * tp) % dp) + " cp=" + std::to_string(rank / tp % cp) +
+           " tp=" + std::to_string(rank % tp) + ")";
   }
 };
 
@@ -38,6 +40,8 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
   static std::vector<std::string> places_on(const Mesh& mesh) {
     std::vector<std::string> places;
     if (mesh.tp > 1) places.emplace_back("group:tp");
+    if (mesh.pp > 1) places.emplace_back("group:pp");
+    if (mesh.pp > 1 && !is_full_run()) places.emplace_back("in:forward of block");
     if (!is_full_run()) return places;
     if (mesh.cp > 1) places.emplace_back("group:cp");
     if (mesh.dp > 1) places.emplace_back("group:dp");
@@ -46,9 +50,13 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
   }
 
   /// A model whose steps last long enough to be stopped in.
-  Words settings(const std::string& warning) const {
-    Words words = {"model.hidden_size=128",      "model.intermediate_size=256", "model.num_hidden_layers=2",
-                   "train.global_batch=8",       "train.time_limit=0",          "checkpoint={every: 5, keep_last: 1}",
+  Words settings(const Mesh& mesh, const std::string& warning) const {
+    Words words = {"model.hidden_size=128",
+                   "model.intermediate_size=256",
+                   "model.num_hidden_layers=" + std::to_string(std::max(mesh.pp, 2)),
+                   "train.global_batch=8",
+                   "train.time_limit=0",
+                   "checkpoint={every: 5, keep_last: 1}",
                    "parallel.fsdp.mode=no_shard"};
     if (!warning.empty()) words.push_back("parallel.stall_warning=" + warning);
     return words;
@@ -109,13 +117,16 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     longest_ = std::max(longest_, took);
     const std::string warning = said(told.size()).back();
     expect_match(warning, "^" + escaped(mesh.name_of(rank)) + R"( on \S+ holds up \d ranks?, )" +
-                              R"(for \d+ s in \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of group \w+: )" +
+                              R"(for \d+ s in \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of )" + kGroupOrLink +
+                              ": " +
                               R"(its process is stopped, by a signal or a debugger; it was in [^;]*step \d+[^;]*; )" +
                               R"(its last collective was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, )");
     kill(process, SIGCONT);
     // The process may have issued some more until the signal reached it.
     const std::filesystem::path after = path("halted." + std::to_string(rank) + ".after");
     wait_until([&] { return has(content(after), "end\n"); });
+    if (mesh.pp > 1 && has(place, "ward of"))
+      expect_match(warning, R"(; it was in step \d+, micro-batch \d, (for|back)ward of )");
     if (place.starts_with("in:")) {
       const std::string was = warning.substr(warning.find("; it was in ") + 12);
       const std::string phase_told = was.substr(0, std::min(was.find("; its last"), was.find(", where nothing")));
@@ -137,7 +148,7 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     for (int rank = 0; rank < mesh.ranks(); ++rank) {
       for (const char* end : {"", ".after"}) std::filesystem::remove(path("halted." + std::to_string(rank) + end));
     }
-    Program program(endless(mesh.ranks(), mesh.text(), settings(warning), halts(mesh, place)));
+    Program program(endless(mesh.ranks(), mesh.text(), settings(mesh, warning), halts(mesh, place)));
     wait_for_steps(5);
     Words told;
     for (int rank = 0; rank < mesh.ranks() && !HasFatalFailure(); ++rank) {
@@ -164,8 +175,11 @@ TEST_P(StallTable, ARankThatIsStoppedAnywhereIsNamed) {
 
 // With parallel.stall_warning of 10 s, as in a recipe that does not say.
 TEST_P(StallTable, ARankThatIsStoppedIsNamedWithinFifteenSeconds) {
-  if (!is_full_run() || GetParam().tp == 1) GTEST_SKIP() << "11 s for each rank, of meshes with tp and a full run";
-  expect_each_named(GetParam(), "group:tp", "10", seconds(15));
+  const bool has_stages = GetParam().pp > 1;
+  if (!is_full_run() || (GetParam().tp == 1 && !has_stages)) {
+    GTEST_SKIP() << "11 s for each rank, of meshes with tp or pp and a full run";
+  }
+  expect_each_named(GetParam(), has_stages ? "group:pp" : "group:tp", "10", seconds(15));
 }
 
 TEST_P(StallTable, ARankThatIsKilledIsNamed) {
@@ -173,7 +187,7 @@ TEST_P(StallTable, ARankThatIsKilledIsNamed) {
   for (int rank = is_full_run() ? 0 : mesh.ranks() - 1; rank < mesh.ranks(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     std::filesystem::remove_all(run_dir);
-    Program program(endless(mesh.ranks(), mesh.text(), settings("60")));
+    Program program(endless(mesh.ranks(), mesh.text(), settings(mesh, "60")));
     wait_for_steps(static_cast<size_t>(10 + rank));
     const auto killed = Clock::now();
     kill(process_of(rank), SIGKILL);
@@ -181,27 +195,27 @@ TEST_P(StallTable, ARankThatIsKilledIsNamed) {
     EXPECT_LT(Clock::now() - killed, within(seconds(15)));
     EXPECT_NE(ending.status, 0);
     EXPECT_EQ(count(ending.err, "\nmeshtrain: ") + ending.err.starts_with("meshtrain: "), 1) << ending.err;
-    expect_match(
-        ending.err,
-        "(^|\n)meshtrain: " + escaped(mesh.name_of(rank)) +
-            R"( is gone without a word, killed from outside or for want of memory; it was in .*step \d+.*; )"
-            R"(the last collective seen of it was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of group \w+)"
-            "\n");
+    expect_match(ending.err,
+                 "(^|\n)meshtrain: " + escaped(mesh.name_of(rank)) +
+                     R"( is gone without a word, killed from outside or for want of memory; it was in .*step \d+.*; )"
+                     R"(the last collective seen of it was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of )" +
+                     kGroupOrLink + "\n");
   }
 }
 
 // Ranks that are stopped for up to a second again and again, and disks and data that are slow at times; the limit is a
 // fifth of that of a recipe that does not say.
 TEST_P(StallTable, NobodyIsNamedForNoise) {
-  if (GetParam().tp == 1 || (GetParam().cp == 2 && GetParam().dp == 1))
-    GTEST_SKIP() << "one mesh of each number of ranks";
+  const bool is_tried =
+      GetParam().pp > 1 ? GetParam().tp == 1 : GetParam().tp > 1 && (GetParam().cp == 1 || GetParam().dp > 1);
+  if (!is_tried) GTEST_SKIP() << "one mesh of each number of ranks, and a pipeline";
   constexpr int kSteps = 1000, kStops = 20;  // of a full run, of another
   const Mesh& mesh = GetParam();
   const std::string noise =
       "export LD_PRELOAD=" + build_folder() +
       "/tests/libfaults.so MESHTRAIN_FAULTS=\"fsync::delay=300;pread:tokens.bin:delay=400:$((20 + "
       "7 * OMPI_COMM_WORLD_RANK)):1\"";
-  Words words = settings("2");
+  Words words = settings(mesh, "2");
   words.push_back("checkpoint={every: 50, keep_last: 1}");
   if (is_full_run()) words.push_back("train.steps=" + std::to_string(kSteps));
   Program program(endless(mesh.ranks(), mesh.text(), words, noise));
@@ -233,13 +247,14 @@ TEST_P(StallTable, NobodyIsNamedForNoise) {
 }
 
 std::vector<Mesh> meshes_of_stalls() {
-  if (!is_full_run()) return {{1, 1, 2}};
-  return {{1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {2, 1, 2}, {1, 2, 2}, {2, 2, 1}, {2, 2, 2}};
+  if (!is_full_run()) return {{1, 1, 2}, {1, 1, 1, 3}};
+  return {{1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {2, 1, 2}, {1, 2, 2}, {2, 2, 1}, {2, 2, 2}, {1, 1, 1, 4}, {2, 1, 2, 2}};
 }
 
 std::string name_of_mesh(const ::testing::TestParamInfo<Mesh>& tested) {
   const Mesh& mesh = tested.param;
-  return "dp" + std::to_string(mesh.dp) + "_cp" + std::to_string(mesh.cp) + "_tp" + std::to_string(mesh.tp);
+  return (mesh.pp > 1 ? "pp" + std::to_string(mesh.pp) + "_" : "") + "dp" + std::to_string(mesh.dp) + "_cp" +
+         std::to_string(mesh.cp) + "_tp" + std::to_string(mesh.tp);
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, StallTable, ::testing::ValuesIn(meshes_of_stalls()), name_of_mesh);

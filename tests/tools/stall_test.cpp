@@ -247,6 +247,33 @@ TEST_F(CollectiveFaults, ARankThatLeavesOneOutOrHasAnotherOrderIsNamedWithWhomIt
   }
 }
 
+TEST_F(CollectiveFaults, AStageThatSleepsIsNamedAtTheEndOfTheChain) {
+  for (int culprit = 0; culprit < 4; ++culprit) {
+    const Ending ending = run("message_sleep", 4, culprit);
+    EXPECT_EQ(ending.status, 1) << ending.err;
+    ASSERT_EQ(warnings_of(ending).size(), 1) << ending.err;
+    expect_match(warnings_of(ending)[0],
+                 "^rank " + std::to_string(culprit) + " \\(pp=" + std::to_string(culprit) +
+                     R"(\) on \S+ holds up 3 ranks, for \d s in message of \[64\] Float for pp.\w+, number \d+ of )" +
+                     R"(link pp \d>\d from rank \d to rank \d: it has not come to it; it was in step 20,)");
+  }
+}
+
+TEST_F(CollectiveFaults, StagesThatWaitForEachOtherAreNamedWithBothLinks) {
+  for (const std::string kind : {"message_skip", "message_order"}) {
+    const Ending ending = run(kind, 4, 1);
+    EXPECT_EQ(ending.status, 1) << ending.err;
+    ASSERT_EQ(warnings_of(ending).size(), 1) << ending.err;
+    const std::string warning = warnings_of(ending)[0];
+    expect_match(warning,
+                 "^ranks issue collectives in different orders, or one leaves one out, and wait for each other");
+    expect_match(warning, R"(rank 1 \(pp=1\) on \S+ in message of \[64\] Float for pp.input_gradients, number 20 of )"
+                          "link pp 2>1 from rank 2 to rank 1, in step 20");
+    expect_match(warning, R"(rank 2 \(pp=2\) on \S+ in message of \[64\] Float for pp.activations, number 20 of )"
+                          "link pp 1>2 from rank 1 to rank 2, in step 20");
+  }
+}
+
 // On one host the notice of a collective shows at once that another rank brings something else.
 TEST_F(CollectiveFaults, AnotherOperationOrShapeEndsTheRunWithBoth) {
   for (const auto& [ranks, culprit] : culprits()) {

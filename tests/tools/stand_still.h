@@ -68,7 +68,10 @@ class StandStill : public TrainProgram {
 
 /// Returns a pattern for the name of a rank in messages.
 inline std::string name_of_rank(int rank) {
-  return "rank " + std::to_string(rank) + R"( \(dp=\d cp=\d tp=\d\) on \S+)";
+  return "rank " + std::to_string(rank) + R"( \((pp=\d )?dp=\d cp=\d tp=\d\) on \S+)";
 }
+
+/// A pattern for a group, or for a link with both ends.
+inline const std::string kGroupOrLink = R"((group \w+|link pp \d>\d from rank \d to rank \d))";
 
 }  // namespace meshtrain::testing

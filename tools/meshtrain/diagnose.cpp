@@ -25,16 +25,16 @@ std::string state_of(const RankSight& rank) {
   if (!rank.runs) return "has no record";
   if (!activity.waits) return "computes";
   const GroupSight* const group = activity.find(activity.awaited_group);
-  return "waits in number " + std::to_string(activity.awaited) + " of group " +
-         (group != nullptr ? group->name.text() : "?");
+  return "waits in number " + std::to_string(activity.awaited) + " of " +
+         (group != nullptr ? describe(group->label) : "group ?");
 }
 
 std::string last_of(const RankSight& rank) {
   const GroupSight& last = rank.activity.last;
   if (last.pending.number == 0) return "-";
   const std::string work = last.pending.work.text();
-  return describe(last.pending) + ", number " + std::to_string(last.pending.in_group) + " of group " +
-         last.name.text() + (work.empty() ? "" : ", in " + work);
+  return describe(last.pending) + ", number " + std::to_string(last.pending.in_group) + " of " + describe(last.label) +
+         (work.empty() ? "" : ", in " + work);
 }
 
 void print(const std::vector<RankSight>& ranks) {

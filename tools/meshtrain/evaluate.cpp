@@ -305,8 +305,9 @@ void check_all(const std::vector<std::string>& folders, const EvaluateArguments&
   if (!warning.empty()) log_warning(warning);
 }
 
-EvaluationResult evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
+EvaluationResult evaluate(const std::string& folder, const EvaluateArguments& arguments, const PipelineMesh& pipeline,
                           at::Device device, std::set<std::string>& said) {
+  const DeviceMesh& mesh = pipeline.complete();
   const Group& world = mesh.world();
   std::optional<EvaluationSetup> prepared;
   std::unique_ptr<ModelWeights> weights;
@@ -323,7 +324,7 @@ EvaluationResult evaluate(const std::string& folder, const EvaluateArguments& ar
   {
     const Phase phase("the reading of " + folder);
     Progress progress("weights of " + folder, 0, "bytes");
-    model = evaluated_model(decisions, mesh, device, [&](const Parameter& parameter) {
+    model = evaluated_model(decisions, pipeline, device, [&](const Parameter& parameter) {
       weights->read(parameter);
       progress.advance(static_cast<int64_t>(parameter.valid().nbytes()));
     });
@@ -331,18 +332,18 @@ EvaluationResult evaluate(const std::string& folder, const EvaluateArguments& ar
   const Phase phase("the evaluation of " + folder);
   const int64_t length = recipe.train.sequence_length;
   Progress progress("evaluation of " + folder, evaluation->num_samples() * length, "tokens");
-  EvaluationResult found{
-      .folder = folder,
-      .step = {},
-      .mesh = mesh.layout().describe(),
-      .precision = recipe.train.precision,
-      .tokens = recipe.evaluate.tokens,
-      .loss_mask = recipe.evaluate.loss_mask,
-      .documents = recipe.evaluate.documents,
-      .num_samples = evaluation->num_samples(),
-      .sequence_length = length,
-      .metrics = evaluation->run(model, mesh, [&](int64_t samples) { progress.set(samples * length); }),
-      .bits_per_byte = {}};
+  const auto advance = [&](int64_t samples) { progress.set(samples * length); };
+  EvaluationResult found{.folder = folder,
+                         .step = {},
+                         .mesh = mesh.layout().describe(),
+                         .precision = recipe.train.precision,
+                         .tokens = recipe.evaluate.tokens,
+                         .loss_mask = recipe.evaluate.loss_mask,
+                         .documents = recipe.evaluate.documents,
+                         .num_samples = evaluation->num_samples(),
+                         .sequence_length = length,
+                         .metrics = evaluation->run(model, mesh, advance, pipeline.links()),
+                         .bits_per_byte = {}};
   if (source.is_checkpoint) found.step = source.step;
   if (const std::optional<int64_t> bytes = arguments.bytes ? arguments.bytes : known_bytes(recipe, *evaluation)) {
     const double tokens_per_byte = static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*bytes);
@@ -358,6 +359,7 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
     const MeshLayout layout = MeshLayout::fit(parse_mesh(arguments.mesh), training_axes(), world.size());
     const DeviceContext device_context = connect_devices(arguments.computing, world);
     const DeviceMesh mesh(layout, device_context.world);
+    const PipelineMesh pipeline(mesh);
     set_rank_name(mesh.world().coordinate_text());
     const bool first = mesh.rank() == 0;
     if (first && !device_context.fallback.empty()) log_info(device_context.fallback);
@@ -365,7 +367,7 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
     check_all(folders, arguments, mesh);
     std::set<std::string> said;
     for (const std::string& folder : folders) {
-      const EvaluationResult found = evaluate(folder, arguments, mesh, device_context.device, said);
+      const EvaluationResult found = evaluate(folder, arguments, pipeline, device_context.device, said);
       if (first) print(found, arguments.json_lines);
     }
     return 0;

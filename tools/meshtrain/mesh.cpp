@@ -12,6 +12,7 @@
 #include "runtime/program/recipe/context.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/pipeline.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/mesh_picture.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -75,6 +76,40 @@ std::string describe_context(const Recipe& recipe, const Decisions& decisions) {
          " bytes forward and " + with_separators(bytes.backward) + " backward\n";
 }
 
+/// Returns "embedding, blocks 0 to 2", the layers of a stage. `first`: its first block.
+std::string describe_stage(const std::vector<int64_t>& blocks, size_t stage, int64_t first) {
+  const int64_t last = first + blocks[stage] - 1;
+  const std::string range = last > first ? "blocks " + std::to_string(first) + " to " + std::to_string(last)
+                                         : "block " + std::to_string(first);
+  return (stage == 0 ? "embedding, " : "") + range + (stage + 1 == blocks.size() ? ", head" : "");
+}
+
+/// Returns the layers of each stage of the recipe's pipeline, and the messages between them; empty without a pipeline.
+std::string describe_pipeline(const Recipe& recipe, const Decisions& decisions) {
+  const MeshLayout& layout = decisions.layout;
+  const std::vector<int64_t>& blocks = decisions.pipeline.blocks;
+  const auto ranks = static_cast<size_t>(layout.size(kPipelineAxis));
+  if (blocks.empty()) return "";
+  const bool has_several = blocks.size() > ranks;
+  std::vector<std::string> of_rank(ranks);
+  int64_t first = 0;
+  for (size_t stage = 0; stage < blocks.size(); ++stage) {
+    std::string& text = of_rank[stage % ranks];
+    text += (text.empty() ? "" : "; ") + (has_several ? "stage " + std::to_string(stage) + ": " : "") +
+            describe_stage(blocks, stage, first);
+    first += blocks[stage];
+  }
+  std::string text = "\n  pipeline over pp: " + describe(decisions.pipeline) + "\n";
+  for (size_t rank = 0; rank < ranks; ++rank) text += "  pp=" + std::to_string(rank) + "    " + of_rank[rank] + "\n";
+  const int64_t positions = recipe.train.sequence_length / layout.size(kContextAxis),
+                parts = decisions.sequence_parallel ? layout.size(kTensorAxis) : 1;
+  const int64_t bytes = recipe.train.micro_batch * positions / parts * recipe.model.shape.hidden_size *
+                        static_cast<int64_t>(c10::elementSize(decisions.precision.residual));
+  return text + "  each stage sends the next, for a micro-batch, " + with_separators(bytes) +
+         " bytes forward and gets as many backward, over links pp 0>1 and pp 1>0" +
+         (ranks > 2 || has_several ? " and so on\n" : "\n");
+}
+
 void print(const MeshArguments& arguments) {
   if (arguments.recipe.empty() && !arguments.overrides.empty()) {
     throw InputError("--set changes a recipe: give one, as in meshtrain mesh recipes/quickstart.yaml --set ...");
@@ -91,20 +126,21 @@ void print(const MeshArguments& arguments) {
   const MeshLayout layout = fit(recipe.parallel.mesh, recipe.parallel.order, arguments.ranks);
   const Decisions decisions = resolve(recipe, layout);
   if (!note.empty()) std::printf("%s\n", note.c_str());
-  std::fputs((draw_mesh(layout, arguments.ranks_per_host) + describe_context(recipe, decisions)).c_str(), stdout);
+  const std::string picture = draw_mesh(layout, arguments.ranks_per_host);
+  std::fputs((picture + describe_pipeline(recipe, decisions) + describe_context(recipe, decisions)).c_str(), stdout);
 }
 
 }  // namespace
 
 void add_mesh_command(CLI::App& app, int& status) {
-  CLI::App* command = app.add_subcommand(
-      "mesh",
-      "Prints a mesh: the coordinate of each rank, the groups, and those that cross hosts; with a recipe also how its "
-      "attention is cut");
+  CLI::App* command = app.add_subcommand("mesh",
+                                         "Prints a mesh: the coordinate of each rank, the groups, and those that cross "
+                                         "hosts; with a recipe also the layers "
+                                         "of its stages, and how its attention is cut");
   const auto arguments = std::make_shared<MeshArguments>();
   command->add_option("recipe", arguments->recipe, "A recipe: its mesh, unless --mesh gives another, and its order");
   command->add_option("--mesh", arguments->mesh, "Sizes of the axes, one may be auto; those left out are 1")
-      ->type_name("dp=N,tp=N,cp=N");
+      ->type_name("dp=N,tp=N,cp=N,pp=N");
   command->add_option("--set", arguments->overrides, "Sets one key of the recipe. May be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)

@@ -40,7 +40,7 @@ class Picture {
     std::vector<std::string> wide;
     for (const Axis& axis : layout_.axes()) {
       groups({axis.name});
-      if (axis.size > 1 && axis.name != kTensorAxis) wide.push_back(axis.name);
+      if (axis.size > 1 && axis.name != kTensorAxis && axis.name != kPipelineAxis) wide.push_back(axis.name);
     }
     if (wide.size() > 1) groups(wide);  // the replicas: what gradients and loss are summed over
     return text_.str();

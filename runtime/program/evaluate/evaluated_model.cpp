@@ -11,6 +11,7 @@
 #include "runtime/training/data/megatron_index.h"
 #include "runtime/training/data/token_sidecar.h"
 #include "runtime/training/transformer/data_parallel.h"
+#include "runtime/training/transformer/stages.h"
 
 namespace meshtrain {
 namespace {
@@ -142,13 +143,16 @@ Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& re
   return recipe;
 }
 
-ModelParts evaluated_model(TransformerOptions options, const DeviceMesh& mesh, at::Device device,
+ModelParts evaluated_model(TransformerOptions options, const PipelineMesh& mesh, at::Device device,
                            const WriteParameter& weights) {
   options.freeze = {"*"};
   const ReplicaMap replicas = map_replicas(options.sharding, mesh);
-  ModelParts parts;
-  agree(mesh.world(), [&] { parts = {make_transformer(options, mesh, device, replicas, weights).front()}; });
-  return parts;
+  const DeviceMesh& complete = mesh.complete();
+  const std::vector<Range> stages =
+      layers_of_rank(options.pipeline, complete.coordinate(kPipelineAxis), complete.size(kPipelineAxis));
+  std::vector<std::shared_ptr<TransformerPart>> parts;
+  agree(complete.world(), [&] { parts = make_transformer(options, mesh.stage(), device, replicas, weights, stages); });
+  return {parts.begin(), parts.end()};
 }
 
 }  // namespace meshtrain

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "mesh/device_mesh.h"
 #include "runtime/program/generate/model_source.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/training/trainer/pipeline_mesh.h"
 #include "runtime/training/transformer/transformer_part.h"
 
 namespace meshtrain {
@@ -30,11 +30,11 @@ struct EvaluationRequest {
 /// checkpoint are for another mesh. Throws InputError when an option is missing or wrong. Not collective.
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request);
 
-/// Makes a model on a mesh that computes losses. It has no gradients, no optimizer, and no memory for them. Its
-/// parameters are cut over tp, and over dp x cp as the options say. `weights` fills this rank's part of a parameter; it
-/// must not issue collectives. Every rank of `mesh` must call it. When `weights` throws on any rank, throws that error
-/// on all ranks.
-ModelParts evaluated_model(TransformerOptions options, const DeviceMesh& mesh, at::Device device,
+/// Makes the stages of a model that a rank of a mesh computes losses with. They have no gradients, no optimizer, and no
+/// memory for them. Parameters are cut over tp, and over dp x cp as the options say. `weights` fills this rank's part
+/// of a parameter; it must not issue collectives. Every rank of `mesh` must call it. When `weights` throws on any rank,
+/// throws that error on all ranks.
+ModelParts evaluated_model(TransformerOptions options, const PipelineMesh& mesh, at::Device device,
                            const WriteParameter& weights);
 
 }  // namespace meshtrain

@@ -69,7 +69,7 @@ DeviceContext on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, c
   std::shared_ptr<Backend> backend;
   if (nccl) {
     backend = connect_nccl(world.backend(), {.user_buffers = request.nccl_buffers, .two_queues = request.two_queues});
-    backend = record_flights(std::move(backend), FlightRecorder::own(), "world",
+    backend = record_flights(std::move(backend), FlightRecorder::own(), {"world"},
                              {world.ranks().begin(), world.ranks().end()});
   } else {
     backend = staged(world.backend());

@@ -135,7 +135,8 @@ class TrackWriter {
       const auto [found, is_new] = track_of.try_emplace(flight.group);
       if (is_new) {
         const int nth = ++times[group.name];
-        found->second = begin_track("collectives " + group.name + (nth > 1 ? " (" + std::to_string(nth) + ")" : ""));
+        const std::string what = group.is_link ? "messages " : "collectives ";
+        found->second = begin_track(what + group.name + (nth > 1 ? " (" + std::to_string(nth) + ")" : ""));
       }
       // Slices of a track may not overlap; a group runs its collectives one after the other.
       Flight::Clock::time_point& before = end_of[flight.group];
@@ -143,8 +144,11 @@ class TrackWriter {
       before = std::max(flight.ended, begin);
       std::string ranks;
       for (const int rank : group.ranks) ranks += (ranks.empty() ? "" : " ") + std::to_string(rank);
-      add_slice(found->second, "collective", std::string(meshtrain::name(flight.kind)) + " " + flight.purpose.text(),
-                begin, before,
+      // A message is known by its place: "micro-batch 5, input of stage 1".
+      const bool has_place = group.is_link && !flight.work.text().empty();
+      const std::string name =
+          has_place ? flight.work.text() : meshtrain::name(flight.kind) + (" " + flight.purpose.text());
+      add_slice(found->second, "collective", name, begin, before,
                 {{"collective", describe(flight)},
                  {"purpose", flight.purpose.text()},
                  {"bytes", flight.bytes},

@@ -10,14 +10,17 @@
 namespace meshtrain {
 
 Stragglers::Stragglers(const MeshLayout& layout, std::vector<std::string> hosts, std::vector<int64_t> classes)
-    : layout_(layout), hosts_(std::move(hosts)), classes_(std::move(classes)) {}
+    : layout_(layout), hosts_(std::move(hosts)), classes_(std::move(classes)) {
+  if (!classes_.empty()) return;
+  for (int64_t rank = 0; rank < layout.size(); ++rank) classes_.push_back(layout.coordinate(rank, kPipelineAxis));
+}
 
 std::optional<Stragglers::Delay> Stragglers::slowest_of(const std::vector<RankStep>& ranks) const {
   std::map<int64_t, std::vector<std::pair<double, int64_t>>> waits;  // wait and rank, by class
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const double wait = ranks[rank].exposed();
     if (std::isnan(wait)) return std::nullopt;
-    waits[classes_.empty() ? 0 : classes_.at(rank)].emplace_back(wait, static_cast<int64_t>(rank));
+    waits[classes_.at(rank)].emplace_back(wait, static_cast<int64_t>(rank));
   }
   std::optional<Delay> slowest;
   for (auto& [own, others] : waits) {

@@ -22,7 +22,7 @@ class Stragglers {
   static constexpr double kLeastTime = 10;  ///< seconds for which the rank must be slow: 20 short steps prove nothing
 
   /// `hosts`: each rank's host; may be empty. `classes`: each rank's class, one number for all ranks with the same
-  /// work; empty: all ranks have the same work. A rank is compared with the median of its own class.
+  /// work; empty: ranks with the same stages of a pipeline have. A rank is compared with the median of its own class.
   Stragglers(const MeshLayout& layout, std::vector<std::string> hosts, std::vector<int64_t> classes = {});
 
   /// Notes a step of all ranks. Returns, once for each time that a rank becomes slow, a line that names it, and its

@@ -6,7 +6,19 @@ namespace meshtrain {
 namespace {
 
 GroupSight sight_of(const GroupFlights& group, const Flight& pending) {
-  return {group.key, group.name, group.issued, group.ended, pending};
+  return {group.key, label_of(group), group.issued, group.ended, pending};
+}
+
+/// Returns the first collective of a device that has not ended, if any. Hosts do not wait for those; a device, which
+/// waits in the order of issue, waits for this one first.
+std::optional<Flight> first_on_device(const std::vector<GroupFlights>& groups) {
+  std::optional<Flight> first;
+  for (const GroupFlights& group : groups) {
+    const Flight& pending = group.pending;
+    if (pending.number == 0 || !pending.on_device || (first && first->number < pending.number)) continue;
+    first = pending;
+  }
+  return first;
 }
 
 }  // namespace
@@ -29,11 +41,7 @@ void read_flights(const FlightRecorder& recorder, Activity& activity) {
   add(true);  // these first, where there are more groups than room
   add(false);
 
-  for (const GroupFlights& group : groups) {  // the host does not wait for collectives of a device
-    const Flight& pending = group.pending;
-    if (pending.number == 0 || !pending.on_device || awaited) continue;
-    awaited = pending;
-  }
+  if (!awaited) awaited = first_on_device(groups);
   activity.waits = awaited.has_value();
   if (awaited) {
     activity.awaited_group = key_of(*awaited);

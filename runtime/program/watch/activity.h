@@ -10,7 +10,7 @@ namespace meshtrain {
 /// A group of ranks, as one of its ranks sees it: GroupFlights as plain memory.
 struct GroupSight {
   uint64_t key = 0;
-  ShortText<16> name;
+  GroupLabel label;
   int64_t issued = 0, ended = 0;
   Flight pending = {};  ///< the first that has not ended; its times mean nothing on other hosts
 };

@@ -72,6 +72,7 @@ json line_of(const Flight& flight) {
 json line_of(const GroupFlights& group) {
   return {{"key", group.key},
           {"name", group.name},
+          {"link", group.is_link},
           {"ranks", group.ranks},
           {"issued", group.issued},
           {"ended", group.ended},
@@ -124,6 +125,13 @@ Flight flight_of(const json& line) {
   flight.purpose = line.at("purpose").get<std::string>();
   flight.work = line.at("place").get<std::string>();
   return flight;
+}
+
+GroupLabel label_of(const json& line) {
+  const json& ranks = line.at("ranks");
+  GroupLabel label{line.at("name").get<std::string>()};
+  if (line.value("link", false)) label.sender = ranks.at(0), label.receiver = ranks.at(1);
+  return label;
 }
 
 /// Replaces the contents of `file`. Returns the problem; empty for none.
@@ -181,10 +189,10 @@ RankFile read_rank(const std::filesystem::path& file) {
       } else if (line.contains("key")) {
         GroupSight& group = groups.emplace_back();
         group.key = line.at("key");
-        group.name = line.at("name").get<std::string>();
+        group.label = label_of(line);
         group.issued = line.at("issued");
         group.ended = line.at("ended");
-        for (const int rank : line.at("ranks")) read.members[rank].push_back({group.key, group.name});
+        for (const int rank : line.at("ranks")) read.members[rank].push_back({group.key, group.label});
       } else {
         const Flight flight = flight_of(line);
         GroupSight& group = groups.at(static_cast<size_t>(flight.group));

@@ -1,7 +1,7 @@
 #include "runtime/program/watch/stall.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <functional>
 #include <set>
 
 #include "mesh/base/size_text.h"
@@ -31,7 +31,7 @@ std::string list(const std::vector<int>& ranks) {
 /// "all_reduce of [4] Float for vote, number 12 of group world".
 std::string describe(const GroupSight& group, const Flight* flight, int64_t number) {
   return (flight != nullptr ? meshtrain::describe(*flight) + ", " : "a collective, ") + "number " +
-         std::to_string(number) + " of group " + group.name.text();
+         std::to_string(number) + " of " + meshtrain::describe(group.label);
 }
 
 /// Describes the collective that a rank waits for, of one of its groups.
@@ -52,9 +52,20 @@ class Search {
  public:
   explicit Search(const std::vector<RankSight>& ranks) : ranks_(ranks) {}
 
+  // Where a rank has issued the awaited collective, its device may be stuck in one before, which only that rank shows.
   std::optional<Verdict> verdict() {
-    const RankSight* current = longest_waiting();
-    if (current == nullptr) return std::nullopt;
+    std::optional<Verdict> first;
+    for (const RankSight* rank : waiting()) {
+      const std::optional<Verdict> found = follow(rank);
+      if (found && found->cause != Cause::Transport) return found;
+      if (!first) first = found;
+    }
+    return first;
+  }
+
+ private:
+  std::optional<Verdict> follow(const RankSight* current) {
+    path_.clear();
     waiting_ms_ = current->activity.still_ms;
     for (;;) {
       path_.push_back(current);
@@ -83,14 +94,14 @@ class Search {
     }
   }
 
- private:
-  const RankSight* longest_waiting() const {
-    const RankSight* longest = nullptr;
+  /// Returns the ranks that wait, that which has waited longest first.
+  std::vector<const RankSight*> waiting() const {
+    std::vector<const RankSight*> all;
     for (const RankSight& rank : ranks_) {
-      if (!rank.activity.waits || is_halted(rank)) continue;
-      if (longest == nullptr || rank.activity.still_ms > longest->activity.still_ms) longest = &rank;
+      if (rank.activity.waits && !is_halted(rank)) all.push_back(&rank);
     }
-    return longest;
+    std::ranges::stable_sort(all, std::greater(), [](const RankSight* rank) { return rank->activity.still_ms; });
+    return all;
   }
 
   /// Returns the other ranks that have made the group.
@@ -186,10 +197,10 @@ class Search {
       const Flight* const theirs = other->activity.find(*other->activity.find(group.key), number);
       if (mine == nullptr || theirs == nullptr || fit(*mine, *theirs)) continue;
       return make(Cause::Different, {&current, other},
-                  "ranks issue different collectives as number " + std::to_string(number) + " of group " +
-                      group.name.text() + ", and wait for " + in_seconds(waiting_ms_) + ": " + describe_rank(current) +
-                      " " + meshtrain::describe(*mine) + ", in " + current.phase.text + "; " + describe_rank(*other) +
-                      " " + meshtrain::describe(*theirs) + ", in " + other->phase.text);
+                  "ranks issue different collectives as number " + std::to_string(number) + " of " +
+                      meshtrain::describe(group.label) + ", and wait for " + in_seconds(waiting_ms_) + ": " +
+                      describe_rank(current) + " " + meshtrain::describe(*mine) + ", in " + current.phase.text + "; " +
+                      describe_rank(*other) + " " + meshtrain::describe(*theirs) + ", in " + other->phase.text);
     }
     return make(Cause::Transport, {},
                 describe_rank(current) + " has waited " + in_seconds(waiting_ms_) + " in " +

@@ -5,6 +5,9 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "mesh/device/aten.h"
@@ -19,6 +22,9 @@ using Kind = PipelineAction::Kind;
 bool computes(Kind kind) {
   return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::InputGradient || kind == Kind::WeightGradient;
 }
+
+// Purposes of messages.
+constexpr const char *kActivations = "pp.activations", *kGradients = "pp.input_gradients";
 
 /// A message on its way into a tensor, or complete.
 struct Arrival {
@@ -56,6 +62,31 @@ void run_backward(const ModelPart& part, const Pass& pass, const at::Tensor& gra
   for (const ParameterGroup& group : part.groups()) group.fsdp->end_backward();
 }
 
+/// Returns the action without its micro-batch, as part of a step: "forward of stage 1".
+std::string work_of(const PipelineAction& action) {
+  const auto what = [kind = action.kind] {
+    switch (kind) {
+      case Kind::Forward:
+        return "forward";
+      case Kind::Backward:
+      case Kind::InputGradient:
+        return "backward";
+      case Kind::WeightGradient:
+        return "weight gradients";
+      case Kind::SendActivation:
+        return "output";
+      case Kind::ReceiveActivation:
+        return "input";
+      case Kind::SendGradient:
+        return "input gradient";
+      case Kind::ReceiveGradient:
+        break;
+    }
+    return "output gradient";
+  };
+  return std::string(what()) + " of stage " + std::to_string(action.stage);
+}
+
 /// A rank's step.
 class Run {
  public:
@@ -72,9 +103,11 @@ class Run {
 
   at::Tensor take_all() {
     for (const PipelineAction& action : schedule_.rows.at(static_cast<size_t>(rank()))) {
+      show(action.micro_batch, work_of(action));
       if (on_action_ && computes(action.kind)) on_action_(action);
       take(action);
     }
+    show(std::nullopt, "last messages");
     if (on_action_) on_action_(std::nullopt);
     for (const Work& work : sent_) work.wait();
     return loss_sum_;
@@ -86,6 +119,20 @@ class Run {
   int rank() const { return links_ == nullptr ? 0 : links_->rank(); }
   ModelPart& part_of(int stage) const { return *parts_[static_cast<size_t>(stage / schedule_.ranks)]; }
   bool is_here(int stage) const { return schedule_.rank_of(stage) == rank(); }
+
+  /// Names the part of the step; on one rank the units of parameters say enough.
+  void show(std::optional<int> micro_batch, const std::string& work) const {
+    if (links_ == nullptr) return;
+    FlightRecorder::own().set_micro_batch(micro_batch);
+    FlightRecorder::own().set_work(work);
+  }
+
+  Link to_stage(int stage, const char* purpose) const {
+    return links_->to(schedule_.rank_of(stage)).with_purpose(purpose);
+  }
+  Link from_stage(int stage, const char* purpose) const {
+    return links_->from(schedule_.rank_of(stage)).with_purpose(purpose);
+  }
 
   void take(const PipelineAction& action) {
     const auto [kind, stage, i] = action;
@@ -103,28 +150,28 @@ class Run {
       case Kind::SendActivation:
         return send_output(stage, passes_.at({stage, i}));
       case Kind::ReceiveActivation:
-        inputs_[{stage, i}] =
-            receive(part_of(stage).make_input(batch_.micro_batches[static_cast<size_t>(i)]), stage - 1);
+        inputs_[{stage, i}] = receive(from_stage(stage - 1, kActivations),
+                                      part_of(stage).make_input(batch_.micro_batches[static_cast<size_t>(i)]));
         return;
       case Kind::SendGradient:
         if (stage <= first_trained_) return;
-        sent_.push_back(links_->to(schedule_.rank_of(stage - 1)).send(input_gradients_.extract({stage, i}).mapped()));
+        sent_.push_back(to_stage(stage - 1, kGradients).send(input_gradients_.extract({stage, i}).mapped()));
         return;
       case Kind::ReceiveGradient:
         if (stage < first_trained_) return;
-        gradients_[{stage, i}] = receive(passes_.at({stage, i}).empty_output(), stage + 1);
+        gradients_[{stage, i}] = receive(from_stage(stage + 1, kGradients), passes_.at({stage, i}).empty_output());
         return;
     }
   }
 
-  Arrival receive(at::Tensor tensor, int from_stage) const {
-    const Work work = links_->from(schedule_.rank_of(from_stage)).receive(tensor);
+  static Arrival receive(const Link& link, at::Tensor tensor) {
+    const Work work = link.receive(tensor);
     return {tensor, work};
   }
 
   // The sum that ends a stage saves nothing for its backward, so the output is not kept.
   void send_output(int stage, Pass& pass) {
-    sent_.push_back(links_->to(schedule_.rank_of(stage + 1)).send(pass.output.detach()));
+    sent_.push_back(to_stage(stage + 1, kActivations).send(pass.output.detach()));
     pass.output.reset();
   }
 
@@ -203,10 +250,10 @@ at::Tensor run_forward(const ModelParts& parts, const MicroBatch& micro_batch, c
     ModelPart& part = *parts[static_cast<size_t>(stage / ranks)];
     if (links != nullptr && stage > 0) {
       output = part.make_input(micro_batch);
-      links->from((rank + ranks - 1) % ranks).receive(output).wait();
+      links->from((rank + ranks - 1) % ranks).with_purpose(kActivations).receive(output).wait();
     }
     output = part.forward(output, micro_batch);
-    if (links != nullptr && stage < last) links->to((rank + 1) % ranks).send(output).wait();
+    if (links != nullptr && stage < last) links->to((rank + 1) % ranks).with_purpose(kActivations).send(output).wait();
   }
   return rank + 1 == ranks ? output : at::zeros({}, output.options().dtype(at::kDouble));
 }

@@ -253,6 +253,7 @@ CopiedBytes Trainer::copied_bytes() const {
 }
 
 void Trainer::sum_shared() const {
+  if (!pipeline_.shared.empty()) FlightRecorder::own().set_work("sum of shared gradients");
   for (const SharedBuffer& shared : pipeline_.shared) {
     at::Tensor gradients = shared.buffer->shard_gradients();
     shared.holders.with_purpose("pp.gradients").all_reduce(gradients).wait();

@@ -37,8 +37,8 @@ bool Evaluation::counts_all() const {
 }
 
 EvaluationMetrics Evaluation::run(const ModelParts& parts, const DeviceMesh& mesh,
-                                  const std::function<void(int64_t)>& progress) const {
-  return *run(parts, mesh, /*links=*/nullptr, progress, {});
+                                  const std::function<void(int64_t)>& progress, const PipelineLinks* links) const {
+  return *run(parts, mesh, links, progress, {});
 }
 
 std::optional<EvaluationMetrics> Evaluation::run_unless(const ModelParts& parts, const DeviceMesh& mesh,

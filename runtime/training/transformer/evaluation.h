@@ -36,12 +36,12 @@ class Evaluation {
   /// micro-batches; when they do not divide, some ranks compute tokens that do not count. `mesh`: that of the model's
   /// `parts`. Every rank of `mesh` must call it; a trainer's ranks, between steps. Changes nothing that is trained.
   /// `progress`, unless empty, is called before each micro-batch with the samples that all ranks have computed.
+  /// `links`: those of the pipeline whose stages `parts` are.
   EvaluationMetrics run(const ModelParts& parts, const DeviceMesh& mesh,
-                        const std::function<void(int64_t)>& progress = {}) const;
+                        const std::function<void(int64_t)>& progress = {}, const PipelineLinks* links = nullptr) const;
 
   /// Does the same, but returns nothing, on every rank alike, when `is_stop_asked` returns true on any rank before one
   /// of the micro-batches: a run that is asked to stop has seconds for its checkpoint.
-  /// `links`: those of the pipeline whose stages `parts` are.
   std::optional<EvaluationMetrics> run_unless(const ModelParts& parts, const DeviceMesh& mesh,
                                               const PipelineLinks* links,
                                               const std::function<bool()>& is_stop_asked) const;

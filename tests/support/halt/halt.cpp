@@ -1,7 +1,7 @@
 // Stops a rank of meshtrain at a chosen place, when it is in LD_PRELOAD: the process sends itself SIGSTOP.
 //
 //   MESHTRAIN_HALT      in:TEXT      in a phase whose text contains TEXT, while it waits for no collective
-//                       group:NAME   while it waits for a collective of this group
+//                       group:NAME   while it waits for a collective of this group, or a message of its links
 //   MESHTRAIN_HALT_LOG  a file that gets what was seen a moment before: the phase, then the collective that was issued
 //                       last, as "number 12 of group tp". Nothing happens until the file exists. When the process goes
 //                       on, FILE.after gets a line for that collective and for each that was issued since: one of
@@ -32,12 +32,12 @@ using meshtrain::Flight;
 using meshtrain::FlightRecorder;
 using meshtrain::Phase;
 
-std::string group_of(const Flight& flight) {
-  return FlightRecorder::own().groups()[static_cast<size_t>(flight.group)].name;
+meshtrain::GroupFlights group_of(const Flight& flight) {
+  return FlightRecorder::own().groups()[static_cast<size_t>(flight.group)];
 }
 
 std::string name_of(const Flight& flight) {
-  return "number " + std::to_string(flight.in_group) + " of group " + group_of(flight);
+  return "number " + std::to_string(flight.in_group) + " of " + describe(label_of(group_of(flight)));
 }
 
 /// Returns what the log gets when the main thread is where it is wanted; else nothing.
@@ -45,7 +45,7 @@ std::string sight(bool in_phase, const std::string& wanted) {
   const std::string phase = Phase::current().text;
   const auto awaited = FlightRecorder::own().awaited(), last = FlightRecorder::own().last();
   const bool is_there =
-      in_phase ? !awaited && phase.find(wanted) != std::string::npos : awaited && group_of(*awaited) == wanted;
+      in_phase ? !awaited && phase.find(wanted) != std::string::npos : awaited && group_of(*awaited).family == wanted;
   return is_there && last ? phase + "\n" + name_of(*last) + "\n" : "";
 }
 

@@ -6,7 +6,7 @@ const eachRun = draw => report.runs.map((run, i) => {
   const content = draw(run);
   return hasContent(content) ? [alone() ? [] : make('h3', runName(run, i)), content] : [];
 });
-const axisColor = axis => 1 + ['dp', 'tp', 'cp'].indexOf(axis) || 7;
+const axisColor = axis => 1 + ['dp', 'tp', 'cp', 'pp'].indexOf(axis) || 7;
 const shareCells = (share, color) => [
   quantity(share, 'percent'),
   styled(make('span.share.c' + color), {width: (100 * Math.min(Math.max(share, 0), 1)).toFixed(1) + '%'})];

@@ -117,6 +117,19 @@ TEST(Stragglers, ARankIsComparedWithThoseThatDoTheSameWork) {
   EXPECT_EQ(named({1, 1, 1, 1, 1.8, 1, 1, 1}).substr(0, 7), "rank 4 ");
 }
 
+// Two stages of two ranks, of which the first has three times the work.
+TEST(Stragglers, ARankOfAPipelineIsComparedWithThoseOfItsStage) {
+  const MeshLayout stages({{"pp", 2}, {"dp", 2}, {"cp", 1}, {"tp", 1}});
+  const auto named = [&](double third) {
+    Stragglers stragglers(stages, {});
+    std::string lines;
+    for (int i = 0; i < 200; ++i) lines += stragglers.note(step({0.3, 0.3, third, 0.1}));
+    return lines;
+  };
+  EXPECT_EQ(named(0.1), "");
+  EXPECT_EQ(named(0.25).substr(0, 27), "rank 2 (pp=1 dp=0 cp=0 tp=0");
+}
+
 // A class of one rank has no other rank to compare with.
 TEST(Stragglers, ARankWithWorkOfItsOwnIsNotNamed) {
   Stragglers stragglers(layout(4), {}, {0, 0, 0, 1});

@@ -22,7 +22,7 @@ int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
 GroupSight group(uint64_t key, const char* name) {
   GroupSight made;
   made.key = key;
-  made.name = name;
+  made.label.name = name;
   return made;
 }
 
@@ -174,6 +174,76 @@ TEST_F(Stalls, AllHaveComeAndItDoesNotEnd) {
   wait(0, 0, 12000);
   wait(1, 0, 12000);
   expect(Cause::Transport, {}, "to which all ranks of the group have come");
+}
+
+/// Ranks 0 to 3 are the stages of a pipeline, and each has received 10 messages of its neighbours.
+class PipelineStalls : public Stalls {
+ protected:
+  PipelineStalls() {
+    for (int rank = 0; rank < 4; ++rank) {
+      Activity& activity = ranks[static_cast<size_t>(rank)].activity;
+      activity.num_groups = 0;
+      for (const int other : {rank - 1, rank + 1}) {
+        if (other < 0 || other > 3) continue;
+        for (const auto& [from, to] : {std::pair{other, rank}, {rank, other}}) {
+          GroupSight link = group(key(from, to), ("pp " + std::to_string(from) + ">" + std::to_string(to)).c_str());
+          link.label.sender = from;
+          link.label.receiver = to;
+          link.issued = link.ended = 10;
+          activity.groups[static_cast<size_t>(activity.num_groups++)] = link;
+        }
+      }
+    }
+  }
+
+  static uint64_t key(int from, int to) { return static_cast<uint64_t>(10 * from + to + 1); }
+
+  /// Lets the rank's next message on a link pend, for so long.
+  void wait_for(int rank, int from, int to, int64_t milliseconds) {
+    Activity& activity = ranks[static_cast<size_t>(rank)].activity;
+    for (size_t i = 0; i < static_cast<size_t>(activity.num_groups); ++i) {
+      if (activity.groups[i].key == key(from, to))
+        wait(rank, i, milliseconds, flight(11, {4}, Collective::Kind::Message));
+    }
+  }
+};
+
+TEST_F(PipelineStalls, AStageAtTheEndOfAChainIsNamedWithBothEndsOfItsLink) {
+  wait_for(0, 1, 0, 12000);  // gradients of the stage after
+  wait_for(1, 2, 1, 11000);
+  wait_for(2, 3, 2, 10000);
+  ranks[3].phase.text = "step 5, micro-batch 2, backward of block 3";
+  expect(Cause::Absent, {3},
+         "rank 3 on a holds up 3 ranks, for 12 s in message of [4] Float for test, number 11 of link pp 3>2 from rank "
+         "3 to rank 2: it has not come to it; it was in step 5, micro-batch 2, backward of block 3");
+}
+
+TEST_F(PipelineStalls, AStoppedStageInTheMiddleIsNamedFromBothSides) {
+  wait_for(0, 1, 0, 12000);
+  wait_for(3, 2, 3, 11000);  // activations of the stage before
+  wait_for(2, 1, 2, 10000);
+  ranks[1].activity.is_stopped = true;
+  expect(Cause::Stopped, {1}, "number 11 of link pp 1>0 from rank 1 to rank 0: its process is stopped");
+  ranks[0].activity.waits = false;
+  expect(Cause::Stopped, {1}, "number 11 of link pp 1>2 from rank 1 to rank 2: its process is stopped");
+}
+
+// The hosts of GPUs issue what their devices wait for, so everybody has come to the first message of the chain.
+TEST_F(PipelineStalls, DevicesThatWaitInAChainDoNotHideTheStoppedOne) {
+  wait_for(1, 1, 0, 12000);  // issued, behind the message that its device waits for
+  wait_for(1, 2, 1, 11000);
+  wait_for(2, 2, 1, 10000);
+  wait_for(2, 3, 2, 10000);
+  wait_for(0, 1, 0, 12000);
+  ranks[3].activity.is_stopped = true;
+  expect(Cause::Stopped, {3}, "number 11 of link pp 3>2 from rank 3 to rank 2: its process is stopped");
+}
+
+TEST_F(PipelineStalls, StagesThatWaitForEachOtherAreNamedWithTheirLinks) {
+  wait_for(1, 2, 1, 12000);
+  wait_for(2, 1, 2, 11000);
+  expect(Cause::Order, {1, 2}, "rank 1 on a in message of [4] Float for test, number 11 of link pp 2>1 from rank 2 to");
+  expect(Cause::Order, {1, 2}, "rank 2 on a in message of [4] Float for test, number 11 of link pp 1>2 from rank 1 to");
 }
 
 TEST_F(Stalls, AreToldOnceAndEndTheRun) {
