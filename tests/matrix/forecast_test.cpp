@@ -212,6 +212,7 @@ TEST(Forecast, OfStagesIsWhatEachRankHoldsAndSends) {
         EXPECT_EQ(step.memory().exchange, counted.exchange - others);
         EXPECT_EQ(step.memory().total() - step.memory().exchange, counted.memory);
         EXPECT_EQ(forecast_rank(decisions, {size, false}, world().rank()).memory().total(), step.memory().total());
+        EXPECT_LT(step.memory().inputs, 100'000) << "a stage's parameters or gradients are not counted as such";
         int64_t over_links = 0;
         for (const auto& [key, traffic] : counted.traffic) {
           const auto found = step.traffic.find(key);

@@ -94,9 +94,11 @@ std::string mfu_text(const MeshForecast& mesh, const ForecastRequest& request) {
   return share_text(mesh.forecast.step.model_flops, mesh.seconds() * most);
 }
 
+/// The least share of a step that is worth a word.
+constexpr double kLeastShare = 0.005;
+
 /// Returns the groups that computing waits for, "tp 38 %, dp 2 %", those for which it waits most first.
 std::string waits_text(const MeshForecast& mesh) {
-  constexpr double kLeastShare = 0.005;
   constexpr size_t kMostGroups = 2;
   std::vector<std::pair<double, std::string>> waits;
   for (const auto& [group, seconds] : mesh.forecast.step.time->exposed) {
@@ -235,7 +237,7 @@ std::string account_of(const MeshForecast& mesh) {
     text += ", " + share_text(time.imbalance, mesh.seconds()) + " waits for ranks with longer documents";
   }
   const auto most = std::ranges::max_element(time.exposed, {}, [](const auto& each) { return each.second; });
-  if (most == time.exposed.end() || most->second <= 0) return text;
+  if (most == time.exposed.end() || most->second <= kLeastShare * mesh.seconds()) return text;
   const int hosts = mesh.num_hosts(most->first);
   text += ", " + share_text(most->second, mesh.seconds()) + " waits for " + most->first;
   return text + (hosts > 1 ? ", whose groups span " + std::to_string(hosts) + " hosts" : "");

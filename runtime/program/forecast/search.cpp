@@ -58,6 +58,14 @@ void for_each_mesh(const std::string& what, size_t count, size_t num_threads, co
   if (failure) std::rethrow_exception(failure);
 }
 
+/// Returns how many times as long as its computing a step of a mesh takes at least with other settings: with two stages
+/// on each rank of a pipeline, and micro-batches of one sample, (p - 1) / (2 m) of it is a bubble.
+double least_stretch(const MeshForecast& mesh) {
+  const auto others = static_cast<double>(mesh.layout.size(kPipelineAxis) - 1);
+  const auto samples = static_cast<double>(mesh.recipe.train.global_batch / mesh.layout.size(kDataAxis));
+  return 1 + others / (2 * samples);
+}
+
 /// Returns the meshes whose settings are worth trying: every one in which computing alone, with other settings, may
 /// take less than the best mesh takes; for orders of axes alone, the best few.
 std::vector<size_t> promising_meshes(const std::vector<MeshResult>& results, const ForecastRequest& request) {
@@ -79,7 +87,7 @@ std::vector<size_t> promising_meshes(const std::vector<MeshResult>& results, con
     const std::optional<MeshForecast>& mesh = results[i].mesh;
     if (!mesh || !mesh->forecast.step.time || !best->fits) return false;
     const TimeForecast& time = *mesh->forecast.step.time;
-    return kLeastComputing * (time.products + time.attention) > best->seconds();
+    return kLeastComputing * (time.products + time.attention) * least_stretch(*mesh) > best->seconds();
   });
   return sorted;
 }

@@ -136,6 +136,7 @@ InputError located(const InputError& error, const Recipe& recipe) {
 
 Recipe on_mesh(Recipe recipe, const MeshLayout& layout) {
   recipe.parallel.order.clear();
+  recipe.parallel.mesh.clear();  // of an axis that the layout lacks too
   for (const Axis& axis : layout.axes()) {
     recipe.parallel.mesh[axis.name] = axis.size;
     recipe.parallel.order.push_back(axis.name);

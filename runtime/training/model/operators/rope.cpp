@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "mesh/device/aten.h"
 #include "mesh/device/device_transfer.h"
@@ -139,6 +140,12 @@ struct SplitRotated : torch::autograd::Function<SplitRotated> {
 
 Rotary angles_of(const RopeFrequencies& of, const at::Tensor& positions, at::ScalarType dtype, at::Device device) {
   const auto& [frequencies, scale] = of;
+  if (device.is_meta()) {  // a forecast would take most of its time for numbers that nobody reads
+    std::vector<int64_t> sizes = positions.sizes().vec();
+    sizes.insert(sizes.end(), {1, frequencies.size(-1)});
+    const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
+    return {at::empty(sizes, options), at::empty(sizes, options)};
+  }
   const at::Tensor angles =
       (positions.to(at::kCPU, frequencies.scalar_type()).unsqueeze(-1) * frequencies).unsqueeze(-2);
   return {(angles.cos() * scale).to(dtype).to(device), (angles.sin() * scale).to(dtype).to(device)};

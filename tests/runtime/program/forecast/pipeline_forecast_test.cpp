@@ -138,6 +138,12 @@ TEST(PipelineForecast, TheSearchHasPipelinesWhereTheRecipeAsksForThem) {
   EXPECT_EQ(meshes_of(staged({"parallel.pipeline.schedule=auto", "parallel.mesh.pp=2"})).size(), 20u);
 }
 
+TEST(PipelineForecast, AMeshWithoutPpReplacesOneThatHasIt) {
+  const Recipe recipe = staged({"parallel.mesh.pp=2"});
+  const Recipe chosen = on_mesh(recipe, MeshLayout::fit({{"dp", 2}}, recipe.parallel.order, 2));
+  EXPECT_EQ(MeshLayout::fit(chosen.parallel.mesh, chosen.parallel.order, 2).describe(), "dp=2,cp=1,tp=1");
+}
+
 TEST(PipelineForecast, APlanShowsTheBubble) {
   const Recipe recipe = staged({});
   const ForecastRequest request = gpus(8);
