@@ -3,9 +3,10 @@
 Started by train_peers.py with torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Every mode has the
 fastest settings that keep its arithmetic: scaled_dot_product_attention, the fused AdamW, gradients freed rather than
 zeroed, DDP's buckets as gradient views and its static graph, a vocabulary-parallel loss under tensor parallelism, and
-no value read before the clock of a step has stopped. Under context parallelism DDP sums the gradients. FSDP1
-and FSDP2 have their defaults: parameters are given back after the forward, the next unit's are gathered ahead.
-In bf16_mixed FSDP1 and FSDP2 have their policies of bf16 with reductions in fp32, everything else has autocast.
+no value read before the clock of a step has stopped; DDP's static graph not where it accumulates. Under context
+parallelism DDP sums the gradients. FSDP1 and FSDP2 have their defaults: parameters are given back after the forward,
+the next unit's are gathered ahead. In bf16_mixed FSDP1 and FSDP2 have their policies of bf16 with reductions in fp32,
+everything else has autocast.
 """
 
 import argparse
@@ -20,13 +21,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as tp
 from transformers import AutoModelForCausalLM
 
 import peer_attention
 
-MODES = ("single", "ddp", "fsdp1", "fsdp2", "hsdp", "tp", "tp_sp", "fsdp2_tp", "cp")
+MODES = ("single", "ddp", "fsdp1", "fsdp2", "hsdp", "tp", "tp_sp", "fsdp2_tp", "cp", "pp")
 PRECISIONS = ("fp32", "bf16_mixed", "bf16")
 SHARDED_BY_FSDP = ("fsdp1", "fsdp2", "hsdp", "fsdp2_tp")
 TENSOR_RANKS = 2  # of fsdp2_tp; and ranks that share a copy of the model under hsdp
@@ -65,6 +67,68 @@ def sharded(model, mesh, precision):
     return fully_shard(model, **options)
 
 
+class Stage(torch.nn.Module):
+    """As many layers of `model` on each rank; the first has the embedding, the last the norm and the head."""
+
+    def __init__(self, model, rank, world):
+        super().__init__()
+        each = len(model.model.layers) // world
+        self.embedding = model.model.embed_tokens if rank == 0 else None
+        self.layers = model.model.layers[rank * each : (rank + 1) * each]
+        self.rotary = model.model.rotary_emb
+        self.norm = model.model.norm if rank == world - 1 else None
+        self.head = model.lm_head if rank == world - 1 else None
+
+    def forward(self, x):
+        if self.embedding is not None:
+            x = self.embedding(x)
+        rotary = self.rotary(x, torch.arange(x.shape[1]).unsqueeze(0))
+        for layer in self.layers:
+            x = layer(x, position_embeddings=rotary)
+        return x if self.head is None else self.head(self.norm(x))
+
+
+class Pipeline:
+    """1F1B over gloo with one stage on each rank."""
+
+    def __init__(self, arguments, rank, world):
+        model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation="sdpa")
+        self.stage = Stage(model.train(), rank, world)
+        self.is_last = rank == world - 1
+        stage = PipelineStage(self.stage, rank, world, torch.device("cpu"))
+        loss = lambda logits, labels: F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        self.schedule = Schedule1F1B(stage, arguments.batch // arguments.at_once, loss_fn=loss)
+        self.rank = rank
+
+    def update(self, optimizer, inputs, labels):
+        """One optimizer step; returns the mean loss, on the last rank."""
+        optimizer.zero_grad(set_to_none=True)
+        losses = []
+        if self.is_last:
+            self.schedule.step(*((inputs,) if self.rank == 0 else ()), target=labels, losses=losses)
+        else:
+            self.schedule.step(inputs)
+        parameters = list(self.stage.parameters())
+        square = torch.nn.utils.get_total_norm([p.grad for p in parameters]) ** 2
+        dist.all_reduce(square)
+        torch.nn.utils.clip_grads_with_norm_(parameters, 1.0, square.sqrt())
+        optimizer.step()
+        return torch.stack(losses).mean().detach() if losses else torch.zeros(())
+
+
+def train_pipeline(arguments, rank, world):
+    pipeline = Pipeline(arguments, rank, world)
+    optimizer = torch.optim.AdamW(pipeline.stage.parameters(), lr=arguments.learning_rate, weight_decay=0.1, fused=True)
+    losses, seconds = [], []
+    for inputs, labels, _ in batches(arguments, rank, world):
+        start = time.perf_counter()
+        loss = pipeline.update(optimizer, inputs, labels)
+        seconds.append(time.perf_counter() - start)
+        dist.all_reduce(loss)
+        losses.append(loss.item())
+    return {"losses": losses, "seconds": seconds}
+
+
 def by_kind(parameters):
     """Parameters of different meshes, and plain ones, apart: neither the fused AdamW nor a norm takes a mixture."""
     groups = {}
@@ -88,7 +152,8 @@ def assemble(arguments, world):
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=dtype, attn_implementation=attention)
     model.train()
     if arguments.mode in ("ddp", "cp"):
-        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+        static = not arguments.at_once  # a static graph has no no_sync()
+        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=static)
     elif arguments.mode == "fsdp1":
         policy = ModuleWrapPolicy({type(model.model.layers[0])})
         mixed = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -128,18 +193,22 @@ def batches(arguments, rank, world):
         yield [(peer_attention.take(part) if arguments.mode == "cp" else part).contiguous() for part in parts]
 
 
-def update(model, optimizer, inputs, labels, positions, autocast):
+def update(model, optimizer, inputs, labels, positions, autocast, at_once):
     """One optimizer step; returns the mean loss of this process's tokens."""
     optimizer.zero_grad(set_to_none=True)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
-    cut = isinstance(logits, DTensor)
-    with tp.loss_parallel() if cut else contextlib.nullcontext():
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        loss.backward()
+    total, count = 0, len(inputs) // at_once
+    for i, (some, wanted) in enumerate(zip(inputs.split(at_once), labels.split(at_once))):
+        with contextlib.nullcontext() if i + 1 == count or count == 1 else model.no_sync():
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                logits = model(input_ids=some, position_ids=positions, use_cache=False).logits
+            cut = isinstance(logits, DTensor)
+            with tp.loss_parallel() if cut else contextlib.nullcontext():
+                loss = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten()) / count
+                loss.backward()
+        total = total + loss.detach()
     clip(model, [group["params"] for group in optimizer.param_groups], 1.0)
     optimizer.step()
-    return loss.detach()
+    return total
 
 
 def whole(loss, mode, world):
@@ -161,6 +230,8 @@ def clip(model, groups, limit):
 
 
 def train(arguments, rank, world):
+    if arguments.mode == "pp":
+        return train_pipeline(arguments, rank, world)
     model = assemble(arguments, world)
     groups = [{"params": group} for group in by_kind(model.parameters())]
     optimizer = torch.optim.AdamW(groups, lr=arguments.learning_rate, weight_decay=0.1, fused=True)
@@ -168,7 +239,7 @@ def train(arguments, rank, world):
     losses, seconds = [], []
     for inputs, labels, positions in batches(arguments, rank, world):
         start = time.perf_counter()
-        loss = update(model, optimizer, inputs, labels, positions, autocast)
+        loss = update(model, optimizer, inputs, labels, positions, autocast, arguments.at_once or len(inputs))
         seconds.append(time.perf_counter() - start)
         losses.append(whole(loss, arguments.mode, world))
     return {"losses": losses, "seconds": seconds}
@@ -181,6 +252,7 @@ def main():
     parser.add_argument("--tokens", required=True, help="uint16 records of sequence + 1")
     parser.add_argument("--sequence", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True, help="sequences a step, over all ranks")
+    parser.add_argument("--at-once", type=int, default=0, help="sequences in a micro-batch; 0: all of a process")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--learning-rate", type=float, required=True)
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")

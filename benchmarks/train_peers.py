@@ -4,17 +4,17 @@
   pip install torch==2.11.0 transformers safetensors numpy
   tools/build && python3 benchmarks/train_peers.py
 
-The models are Llamas of width 512, AdamW, gradients clipped to norm 1. There are four tables: "training", two
-sequences a step and 8 layers; "context", one long sequence a step and 4 layers; "sharding", four sequences a step and 8
-layers; and "meshes", this program alone on one to eight ranks, eight short sequences a step and 4 layers. --wide makes
-the model 1,024 wide with a vocabulary of 16,384. Everyone in a table starts from the same weights, sees the same
-sequences in the same steps, and has --threads threads a process. In bf16_mixed peers compute under autocast, FSDP1 and
-FSDP2 with their policy of bf16; in bf16 everything is bf16. Each repetition runs every contestant once, one after the
-other, so that a machine that slows down slows all of them. A contestant's number is the median over repetitions of
-(tokens of the steps after the warm-up) / (their time). Peak memory is the most that its processes were seen with
-together, five times a second, divided by their number: pages that several share count once (PSS). Counting them takes
-time, so memory has a first round of its own, of a few steps whose speed does not count. The losses of all in a table
-must agree step by step, else the exit status is 1.
+The models are Llamas of width 512, AdamW, gradients clipped to norm 1. There are five tables: "training", two sequences
+a step and 8 layers; "context", one long sequence a step and 4 layers; "sharding", four sequences a step and 8 layers;
+"pipeline", eight sequences a step, one at a time, and 8 layers; and "meshes", this program alone on one to eight ranks,
+eight short sequences a step and 4 layers. --wide makes the model 1,024 wide with a vocabulary of 16,384. Everyone in a
+table starts from the same weights, sees the same sequences in the same steps, and has --threads threads a process. In
+bf16_mixed peers compute under autocast, FSDP1 and FSDP2 with their policy of bf16; in bf16 everything is bf16. Each
+repetition runs every contestant once, one after the other, so that a machine that slows down slows all of them. A
+contestant's number is the median over repetitions of (tokens of the steps after the warm-up) / (their time). Peak
+memory is the most that its processes were seen with together, five times a second, divided by their number: pages that
+several share count once (PSS). Counting them takes time, so memory has a first round of its own, of a few steps whose
+speed does not count. The losses of all in a table must agree step by step, else the exit status is 1.
 
 --before PROGRAM is for those who change this program: each of its rows has a second one of another build of it, such as
 build/release/meshtrain of a clone of an older commit, by which it is divided.
@@ -46,6 +46,8 @@ class Contestant:
     ranks: int
     mode: str  # a mode of peer.py, or a mesh
     against: str = ""  # whom its speed is divided by
+    at_once: int = 0  # sequences in a micro-batch; 0: all of a rank
+    stages: int = 1  # on each rank of a pipeline
     compile: bool = False
     before: bool = False  # runs with --before's program
     speeds: list = field(default_factory=list)
@@ -114,12 +116,20 @@ def tables(arguments):
         for mesh, ranks in {"dp=1": 1, "dp=2": 2, "tp=2": 2, "cp=2": 2, "dp=4": 4, "tp=4": 4, "cp=4": 4, "dp=2,tp=2": 4,
                             "dp=2,cp=2": 4, "cp=2,tp=2": 4, "dp=8": 8, "tp=8": 8, "dp=2,cp=2,tp=2": 8}.items()
     ]
+    pipeline = [
+        Contestant("transformers + DDP, accumulation", 2, "ddp", at_once=1),
+        Contestant("transformers + torch.distributed.pipelining, 1F1B", 2, "pp", at_once=1),
+        Contestant("meshtrain dp=2, accumulation", 2, "dp=2 no_shard", against="ddp", at_once=1),
+        Contestant("meshtrain pp=2, 1F1B", 2, "pp=2", against="pp", at_once=1),
+        Contestant("meshtrain pp=2, interleaved, 2 stages a rank", 2, "pp=2", against="pp", at_once=1, stages=2),
+    ]
     if arguments.compile:
         training.append(Contestant("transformers, torch.compile", 1, "single", compile=True))
     everything = [
         Table("training", 8, 512, 2, training, arguments.wide),
         Table("context", 4, 2048, 1, context, arguments.wide),
         Table("sharding", 8, 512, 4, sharding, arguments.wide),
+        Table("pipeline", 8, 512, 8, pipeline, arguments.wide),
         Table("meshes", 4, 256, 8, meshes, arguments.wide),
     ]
     for table in everything:
@@ -210,6 +220,7 @@ def run_peer(contestant, table, arguments, folder, steps, watched):
     command += ["--sequence", table.sequence, "--batch", table.batch]
     command += ["--steps", steps, "--learning-rate", LEARNING_RATE]
     command += ["--precision", arguments.precision, "--threads", arguments.threads]
+    command += ["--at-once", contestant.at_once] if contestant.at_once else []
     command += ["--compile"] if contestant.compile else []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -237,12 +248,14 @@ def run_ours(contestant, table, arguments, folder, steps, watched):
         "data.tokens": table.folder / "tokens.bin",
         "train.sequence_length": table.sequence,
         "train.global_batch": table.batch,
-        "train.micro_batch": table.batch // dp,
+        "train.micro_batch": contestant.at_once or table.batch // dp,
         "train.steps": steps,
         "train.precision": arguments.precision,
     }
     if sharding:
         settings["parallel.fsdp.mode"] = sharding
+    if contestant.stages > 1:
+        settings["parallel.pipeline.stages_per_rank"] = contestant.stages
     if sharding == "hybrid_shard":
         settings["parallel.fsdp.shard_size"] = 2
     for key, value in settings.items():
@@ -330,7 +343,7 @@ def main():
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=2, help="first steps that are not timed (default: 2)")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--table", choices=["training", "context", "sharding", "meshes"], help="this one alone")
+    parser.add_argument("--table", choices=["training", "context", "sharding", "pipeline", "meshes"], help="this one alone")
     parser.add_argument("--only", default="", metavar="REGEX", help="contestants whose name and mode match it")
     parser.add_argument("--compile", action="store_true", help="transformers under torch.compile as well")
     parser.add_argument("--precision", choices=list(LOSS_TOLERANCE), default="fp32")

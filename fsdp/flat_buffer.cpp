@@ -115,14 +115,14 @@ void FlatBuffer::forget_gradients() {
 }
 
 void FlatBuffer::complete_gradients() {
-  const auto written = [](const Segment& segment) {
+  const auto stays = [](const Segment& segment) {
     const GradientState* const state = GradientState::of(segment.parameter->tensor);
-    return state == nullptr || state->written();
+    return state == nullptr || state->written() || state->deferred();
   };
-  if (std::all_of(segments_.begin(), segments_.end(), written)) return;
-  zero_gradients_but(written);
+  if (std::all_of(segments_.begin(), segments_.end(), stays)) return;
+  zero_gradients_but(stays);
   for (const Segment& segment : segments_) {
-    if (GradientState* const state = GradientState::of(segment.parameter->tensor)) state->set_written(true);
+    if (!stays(segment)) GradientState::of(segment.parameter->tensor)->set_written(true);
   }
 }
 

@@ -62,7 +62,8 @@ class FlatBuffer {
   /// Makes gradients() count as zero at the least cost: gradients that a layer writes itself
   /// (Parameter::written_by_layer) become unwritten (GradientState), all others and padding are set to zero.
   void forget_gradients();
-  /// Sets the gradients that are still unwritten to zero: those of parameters that had no backward.
+  /// Sets the gradients that are still unwritten to zero, but not deferred ones: those of parameters that had no
+  /// backward.
   void complete_gradients();
 
   /// Returns this rank's elements.

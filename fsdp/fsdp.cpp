@@ -333,6 +333,11 @@ void Fsdp::begin_backward(bool last) {
   }
 }
 
+void Fsdp::begin_deferred() {
+  state_->last = true;
+  state_->reduction.begin_deferred();
+}
+
 void Fsdp::leave_backward() {
   state_->backward_uses.reset();
   state_->current.reset();

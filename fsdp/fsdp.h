@@ -81,6 +81,11 @@ class Fsdp {
   /// Call before each backward; `last`: the last one of the step. The backward throws std::logic_error when a parameter
   /// that its layer writes gets its first gradient of the step from elsewhere.
   void begin_backward(bool last);
+  /// Takes the place of begin_backward() for the gradients that the backwards of a step have deferred (GradientState).
+  /// Give none of these backwards as the last; then call this, compute the gradients that are still deferred, and call
+  /// end_backward(). Each unit is reduced when the last of its gradients has been computed. Gradients must have memory
+  /// for a complete step (keeps_full_gradients()), else the first backward that defers throws std::logic_error.
+  void begin_deferred();
   /// Call after each backward. After the last one all sums of gradients are complete.
   void end_backward();
   /// Ends the watch that begin_backward() began, without communication. Call it when the backward has thrown.

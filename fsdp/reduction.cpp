@@ -3,6 +3,16 @@
 #include <stdexcept>
 
 namespace meshtrain {
+namespace {
+
+std::logic_error lacks_deferred(const Unit& unit) {
+  return std::logic_error("unit " + unit.name() +
+                          " would be reduced before its deferred gradients are computed: call begin_backward(false) "
+                          "for each backward and begin_deferred() after the last, and give gradients memory for a "
+                          "complete step (accumulate_unsharded)");
+}
+
+}  // namespace
 
 Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory)
     : units_(units),
@@ -85,14 +95,26 @@ void Reduction::expect_open(size_t unit) const {
 
 void Reduction::count_final(size_t unit) {
   expect_open(unit);
-  if (!units_[unit].count_final() || !reducing_) return;
+  if (units_[unit].count_final() && reducing_) issue_complete();
+}
+
+void Reduction::issue_complete() {
   while (next_ >= 0 && units_[next_].complete()) issue_next();
+}
+
+void Reduction::begin_deferred() {
+  begin_backward(/*last=*/true);
+  for (Unit& unit : units_) {
+    for (int64_t i = unit.num_trainable() - unit.num_deferred(); i > 0; --i) unit.count_final();
+  }
+  issue_complete();
 }
 
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
   if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit after it is still in flight
-  if (!full_ && !lent_[unit]) lend_anew(unit);    // it had no backward here
+  if (units_[unit].num_deferred() > 0) throw lacks_deferred(units_[unit]);
+  if (!full_ && !lent_[unit]) lend_anew(unit);  // it had no backward here
   complete(unit);
   UnitScatter scatter{unit, {}};
   for (FlatBuffer* buffer : units_[unit].trainable()) {

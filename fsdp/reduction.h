@@ -27,6 +27,9 @@ class Reduction {
   void before_backward(size_t unit);
   /// Throws std::logic_error when the reduction of `unit` has begun in this backward: it would miss a gradient.
   void expect_open(size_t unit) const;
+  /// Takes the place of begin_backward() for the gradients that a step's backwards have deferred (GradientState), which
+  /// are then computed: reduces each unit when the last of its gradients is final.
+  void begin_deferred();
   /// Counts one more parameter whose gradient is final.
   void count_final(size_t unit);
   /// Returns when every unit has been reduced, and in the last backward of a step when all its sums are complete.
@@ -53,6 +56,8 @@ class Reduction {
   void lend_anew(size_t unit);
   /// Sets the unit's unwritten gradients to zero.
   void complete(size_t unit);
+  /// Issues the reductions of the units that are next and whose gradients are final.
+  void issue_complete();
   void issue_next();
   /// Returns the memory on the device in which the buffer's shard is completed.
   at::Tensor shard_of(size_t unit, FlatBuffer& buffer);

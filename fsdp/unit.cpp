@@ -1,6 +1,9 @@
 #include "fsdp/unit.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "mesh/device/gradient_state.h"
 
 namespace meshtrain {
 
@@ -18,6 +21,13 @@ std::vector<FlatBuffer*> Unit::trainable() {
     if (buffer.trainable()) trained.push_back(&buffer);
   }
   return trained;
+}
+
+int Unit::num_deferred() const {
+  return static_cast<int>(std::ranges::count_if(spec_.parameters, [](const Parameter* parameter) {
+    const GradientState* const state = GradientState::of(parameter->tensor);
+    return state != nullptr && state->deferred();
+  }));
 }
 
 at::Device device_of(const std::vector<Unit>& units) {

@@ -30,6 +30,8 @@ class Unit {
   std::vector<FlatBuffer*> trainable();
 
   int num_trainable() const { return num_trainable_; }
+  /// Returns the number of parameters with deferred gradients.
+  int num_deferred() const;
   void begin_backward() { num_final_ = 0; }
   /// Counts one more parameter whose gradient is final. Returns true when it was the last.
   bool count_final() { return ++num_final_ == num_trainable_; }

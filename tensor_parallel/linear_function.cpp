@@ -3,9 +3,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "mesh/device/aten.h"
 #include "tensor_parallel/collectives.h"
+#include "tensor_parallel/products/deferred.h"
 #include "tensor_parallel/products/leaf_gradient.h"
 #include "tensor_parallel/products/matrix_product.h"
 
@@ -61,6 +63,14 @@ class LeafGradients {
 
   bool needed() const { return std::count(needed_.begin(), needed_.end(), true) > 0; }
   bool needed(size_t i) const { return needed_[i]; }
+  /// Returns the leaves whose gradients are needed.
+  std::vector<at::Tensor> needed_leaves() const {
+    std::vector<at::Tensor> all;
+    for (size_t i = 0; i < leaves_.size(); ++i) {
+      if (needed_[i]) all.push_back(leaves_[i]);
+    }
+    return all;
+  }
 
   /// Computes dy^T x: dy [T, rows of all leaves], x [T, columns]. Stores in `results` what autograd must receive.
   void add_products(const at::Tensor& dy, const at::Tensor& x, variable_list& results) const {
@@ -128,6 +138,13 @@ class Gradients {
   bool needs_input() const { return needs_input_; }
   /// Returns true when gradients need x.
   bool needs_x() const { return weights_.needed() || a_.needed(); }
+  /// Returns true when the gradients of the weights are left for later. A layer whose adapters are trained computes all
+  /// in its backward: its weights are frozen as a rule.
+  bool defers_weights() const {
+    const std::vector<at::Tensor> leaves = weights_.needed_leaves();
+    return DeferringBackward::current() != nullptr && !leaves.empty() && !a_.needed() &&
+           std::ranges::all_of(leaves, can_be_deferred);
+  }
   bool needs_b() const {
     return std::any_of(b_.begin(), b_.end(), [](const LeafGradients& factor) { return factor.needed(); });
   }
@@ -137,6 +154,20 @@ class Gradients {
 
   /// Computes the gradients of the weights from dy [T, sum of F_i] and x [T, in].
   void of_weights(const at::Tensor& dy, const at::Tensor& x) { weights_.add_products(dy, x, list_); }
+  /// Leaves the gradients of the weights for later, from dy and x as above. `cut_over`: the ranks over which the rows
+  /// of x are cut, which gather them then; null: x is complete.
+  void defer_weights(const at::Tensor& dy, const at::Tensor& x, const Group* cut_over = nullptr) const {
+    // detach: the input would keep the graph of the layers before.
+    const auto rows = std::make_shared<PendingTensor>(PendingTensor{x.detach(), {}});
+    DeferredGradient gradient{weights_.needed_leaves(), {}, [weights = weights_, dy, rows] {
+                                variable_list none;  // all gradients have buffers
+                                weights.add_products(dy, rows->wait(), none);
+                              }};
+    if (cut_over != nullptr) {
+      gradient.start = [rows, group = *cut_over] { *rows = start_gather_rows(rows->tensor, group); };
+    }
+    DeferringBackward::current()->add(std::move(gradient));
+  }
   void of_biases(const at::Tensor& dy) { biases_.add_sums(dy, list_); }
 
   /// Computes the gradients of A from that of h and x [T, in].
@@ -202,11 +233,12 @@ struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
     const TensorParallel& tp = layer->tp;
     const at::Tensor dy = grads[0].contiguous();
     Gradients gradients(ctx, *layer);
+    const bool defers = gradients.defers_weights();
 
     PendingTensor x;
     if (gradients.needs_x()) {
       x.tensor = input_again(ctx, *layer);
-      if (tp.splits_rows()) x = start_gather_rows(x.tensor, tp.group);
+      if (tp.splits_rows() && !defers) x = start_gather_rows(x.tensor, tp.group);
     }
     const at::Tensor hidden_gradient = layer->adapters.empty() ? at::Tensor() : layer->adapters.hidden_gradient(dy);
     PendingTensor dx;
@@ -221,7 +253,9 @@ struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
     }
     gradients.of_biases(dy);
     if (gradients.needs_b()) gradients.of_b(dy, ctx->get_saved_variables().back());
-    if (gradients.needs_x()) {
+    if (defers) {
+      gradients.defer_weights(dy, x.tensor, tp.splits_rows() ? &tp.group : nullptr);
+    } else if (gradients.needs_x()) {
       const at::Tensor rows = x.wait();
       gradients.of_weights(dy, rows);
       gradients.of_a(hidden_gradient, rows);
@@ -270,8 +304,12 @@ struct RowLinear : torch::autograd::Function<RowLinear> {
     if (gradients.needs_b()) gradients.of_b(dy.tensor, ctx->get_saved_variables().back());
     if (gradients.needs_x()) {
       const at::Tensor x = input_again(ctx, *layer);
-      gradients.of_weights(dy.tensor, x);
-      gradients.of_a(hidden_gradient, x);
+      if (gradients.defers_weights()) {
+        gradients.defer_weights(dy.tensor, x);
+      } else {
+        gradients.of_weights(dy.tensor, x);
+        gradients.of_a(hidden_gradient, x);
+      }
     }
     return gradients.list();
   }

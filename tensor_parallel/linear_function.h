@@ -16,7 +16,8 @@ namespace meshtrain {
 // Frozen weights, and an input that needs no gradient, cost nothing in backward. If any weight needs x, backward keeps
 // what its LayerInput names. Adapters need x for A, and keep drop(x) A^T for B.
 //
-// Backward overlaps its communication with the products that do not depend on it.
+// Backward overlaps its communication with the products that do not depend on it. A DeferringBackward
+// (products/deferred.h) gets the gradients of weights to compute later: then x is gathered under sequence parallel.
 
 /// Applies x W_i^T + b_i for each i, results side by side: [T, sum of F_i]. x: [T/tp, in] under sequence parallel,
 /// otherwise [T, in]; weights: [F_i, in]; biases: [F_i], one for each weight or none. `adapters` add their terms; the

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/program/forecast/forecast.h"
+#include "runtime/program/forecast/rank_steps.h"
 
 namespace meshtrain {
 namespace {

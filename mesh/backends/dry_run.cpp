@@ -44,7 +44,10 @@ class DryRunBackend final : public Backend {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
-  Work issue(const Collective& collective) override { return Work(std::make_shared<DryRunWork>(collective)); }
+  Work issue(const Collective& collective) override {
+    const bool leaves = collective.kind == Collective::Kind::Message && collective.from == rank_;  // at once
+    return leaves ? Work() : Work(std::make_shared<DryRunWork>(collective));
+  }
 
   std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits& traits) override {
     const auto self = std::find(members.begin(), members.end(), rank_);

@@ -15,7 +15,8 @@ struct DryRunHosts {
 };
 
 /// Returns a rank of a world without other ranks: collectives take tensors of any device, the Meta device above all,
-/// and move nothing. Windows are tensors of the Meta device.
+/// and move nothing. A collective keeps its tensors until the rank waits for it, a message to another rank keeps
+/// nothing: the other rank is ready for it. Windows are tensors of the Meta device.
 std::shared_ptr<Backend> dry_run_backend(int rank, int size, const DryRunHosts& hosts = {});
 
 }  // namespace meshtrain

@@ -21,6 +21,11 @@ bool asked_for(const at::Tensor& leaf) {
   return task != tasks->end() && task->second.captures_ != nullptr;
 }
 
+/// Returns true when the gradient of `leaf` goes into a buffer.
+bool has_buffer(const at::Tensor& leaf) {
+  return leaf.is_leaf() && !asked_for(leaf) && leaf.grad().defined();
+}
+
 bool may_join(const LeafRun& run, const at::Tensor& last_buffer, const GradientTarget& target) {
   if (run.target.buffer.defined() != target.buffer.defined() || run.target.unwritten != target.unwritten) return false;
   return !target.buffer.defined() || adjacent(last_buffer, target.buffer);
@@ -50,12 +55,16 @@ at::Tensor join(const std::vector<at::Tensor>& parts) {
 }
 
 GradientTarget gradient_target(const at::Tensor& leaf) {
-  if (!leaf.is_leaf() || asked_for(leaf) || !leaf.grad().defined()) return {};
+  if (!has_buffer(leaf)) return {};
   GradientState* const state = GradientState::of(leaf);
   const bool unwritten = state != nullptr && state->take_unwritten();
   if (torch::autograd::impl::hooks(leaf).empty()) return {leaf.grad(), unwritten};
   if (unwritten) leaf.grad().zero_();
   return {};
+}
+
+bool can_be_deferred(const at::Tensor& leaf) {
+  return has_buffer(leaf) && torch::autograd::impl::hooks(leaf).empty() && GradientState::of(leaf) != nullptr;
 }
 
 at::Tensor gradient_in_place(const at::Tensor& leaf) {

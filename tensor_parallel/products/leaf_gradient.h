@@ -25,6 +25,10 @@ struct GradientTarget {
 /// to it.
 GradientTarget gradient_target(const at::Tensor& leaf);
 
+/// Returns true when the gradient of `leaf` may be computed after the backward that calls this (DeferredGradients): it
+/// goes into a buffer, whose owner has attached a GradientState.
+bool can_be_deferred(const at::Tensor& leaf);
+
 /// Returns the buffer of gradient_target() to add to, set to zero if it was unwritten.
 at::Tensor gradient_in_place(const at::Tensor& leaf);
 

@@ -40,6 +40,15 @@ TEST_F(VerifyOnGpu, HalvesOverARingWithActivationCheckpointing) {
                 "train.activation_checkpointing.mode=full"});
 }
 
+TEST_F(VerifyOnGpu, Pipelines) {
+  const std::string layers = "model.num_hidden_layers=5";
+  expect_equal(4, 4, {"--mesh", "pp=2,tp=2", "--precision", "bf16_mixed", "--set", layers});
+  expect_equal(
+      4, 4,
+      {"--mesh", "pp=2,dp=2", "--precision", "fp32", "--set", layers, "--set", "parallel.pipeline.stages_per_rank=2",
+       "--set", "parallel.fsdp.mode=full_shard", "--set", "model.tie_word_embeddings=true"});
+}
+
 TEST_F(VerifyOnGpu, HybridShardsOnOneGpu) {
   expect_equal(2, 1,
                {"--mesh", "dp=2", "--precision", "bf16_mixed", "--set", "parallel.fsdp.mode=hybrid_shard", "--set",

@@ -42,6 +42,14 @@ std::vector<Cell> cells(const std::string& precision) {
                            {packed, 1, n, 1, "none", "contiguous", true, 2, "no_shard"},
                            {tied, 1, 1, n, "ring", "zigzag", false, 1, "shard_optimizer"},
                            {plain, 1, 1, n, "all_gather", "contiguous", false, 1, "full_shard"}};
+  Cell pipeline{packed, 1, 1, 1, "none", "contiguous", false, 2, "no_shard", "none", "block", n};
+  pipeline.variant.layers = n;
+  all.push_back(pipeline);
+  if (n == 4) {
+    Cell interleaved{tied, 1, 1, 2, "ring", "zigzag", false, 2, "full_shard", "none", "block", 2, 2};
+    interleaved.variant.layers = 5;
+    all.push_back(interleaved);
+  }
   if (n == 4) all.push_back({packed, 2, 2, 1, "none", "contiguous", true, 1, "full_shard", "none", "sublayer"});
   if (n == 8) all.push_back({tied, 2, 2, 2, "ring", "zigzag", true, 2, "full_shard"});
   if (n == 8) all.push_back({packed, 2, 2, 2, "ulysses", "contiguous", false, 1, "shard_optimizer"});
@@ -66,6 +74,10 @@ class EvaluationTest : public ::testing::Test {
   const ScratchFolder folder_{world()};
 };
 
+EvaluationMetrics run_all(const Evaluation& evaluation, const Trainer& trainer) {
+  return *evaluation.run_unless(trainer.parts(), trainer.mesh(), trainer.pipeline().links, [] { return false; });
+}
+
 /// Returns the loss of a step of one rank on these samples: another way to the same numbers.
 HeldOutLoss as_a_step(Recipe recipe) {
   recipe.train.global_batch = *recipe.evaluate.samples;
@@ -84,7 +96,7 @@ TEST_F(EvaluationTest, IsTheExactMeanOverAllTokensOnEveryMesh) {
       const DeviceMesh mesh = mesh_of(cell);
       TransformerTrainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
       const EvaluationMetrics found =
-          Evaluation(asked.evaluate, trainer.options(), asked.train.steps).run(trainer.parts(), mesh);
+          run_all(Evaluation(asked.evaluate, trainer.options(), asked.train.steps), trainer);
       if (world().rank() != 0) continue;
       const HeldOutLoss wanted = as_a_step(recipe(cell, /*alone=*/true, samples));
       EXPECT_EQ(found.tokens, wanted.num_counted) << cell.describe();
@@ -104,14 +116,16 @@ Trained train_and_evaluate(const Recipe& recipe, const DeviceMesh& mesh, const E
   TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   Trained trained;
-  if (evaluation != nullptr) evaluation->run(trainer.parts(), mesh);
+  if (evaluation != nullptr) run_all(*evaluation, trainer);
   for (int64_t step = 0; step < 3; ++step) {
     const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), step);
     trained.losses.push_back(trainer.step(batch, trainer.count_tokens(batch), {1e-3}).loss.item<double>());
-    if (evaluation != nullptr) evaluation->run(trainer.parts(), mesh);
+    if (evaluation != nullptr) run_all(*evaluation, trainer);
   }
-  trainer.fsdp().visit_shards(
-      [&](const Parameter& parameter) { trained.weights[parameter.name] = parameter.valid().clone(); });
+  for (const ParameterGroup& group : trainer.groups()) {
+    group.fsdp->visit_shards(
+        [&](const Parameter& parameter) { trained.weights[parameter.name] = parameter.valid().clone(); });
+  }
   return trained;
 }
 
@@ -154,7 +168,7 @@ TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
       return least;
     };
     const int64_t of_step = peak([&] { trainer.step(batch, counted, {1e-3}); });
-    const int64_t of_evaluation = peak([&] { evaluation.run(trainer.parts(), mesh); });
+    const int64_t of_evaluation = peak([&] { run_all(evaluation, trainer); });
     EXPECT_LT(of_evaluation, of_step) << cell.describe();
   }
 }
@@ -166,14 +180,15 @@ TEST_F(EvaluationTest, EndsOnAllRanksWhenOneIsAskedToStop) {
     const DeviceMesh mesh = mesh_of(cell);
     TransformerTrainer trainer(resolve(asked, mesh.layout()), mesh, at::kCPU);
     const Evaluation evaluation(asked.evaluate, resolve(asked, mesh.layout()), asked.train.steps);
-    const double loss = evaluation.run(trainer.parts(), mesh).loss;
+    const double loss = run_all(evaluation, trainer).loss;
     int num_asked = 0;
     const bool is_last = world().rank() + 1 == world().size();
-    EXPECT_FALSE(evaluation.run_unless(trainer.parts(), mesh, nullptr, [&] { return ++num_asked == 2 && is_last; }))
-        << cell.describe();
+    EXPECT_FALSE(evaluation.run_unless(trainer.parts(), mesh, trainer.pipeline().links, [&] {
+      return ++num_asked == 2 && is_last;
+    })) << cell.describe();
     EXPECT_EQ(num_asked, 2) << cell.describe();
     const std::optional<EvaluationMetrics> again =
-        evaluation.run_unless(trainer.parts(), mesh, nullptr, [] { return false; });
+        evaluation.run_unless(trainer.parts(), mesh, trainer.pipeline().links, [] { return false; });
     ASSERT_TRUE(again) << cell.describe();
     EXPECT_EQ(again->loss, loss) << cell.describe();
   }

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 
 #include "mesh/backends/mpi/shared_memory/board.h"
 #include "mesh/device/aten.h"
 #include "mesh/device/memory.h"
+#include "mesh/forwarding.h"
 #include "runtime/program/forecast/forecast.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/training/transformer/transformer_trainer.h"
@@ -109,6 +111,122 @@ TEST(Forecast, IsWhatAStepHoldsAndSends) {
   EXPECT_GT(num_cells, 5);
 }
 
+/// A pipeline of the recipe's layers.
+struct LayersOfStages {
+  std::string schedule;
+  std::vector<int64_t> layers;  ///< of each stage
+  int64_t micro_batches;
+};
+
+/// Returns pipelines of `pp` ranks with seven or eight layers.
+std::vector<LayersOfStages> divisions_of(int64_t pp) {
+  if (pp == 2) return {{"1f1b", {3, 4}, 5}, {"interleaved", {2, 1, 3, 1}, 6}};
+  return {{"1f1b", {1, 3, 2, 1}, 7}, {"interleaved", {1, 1, 1, 1, 1, 1, 1, 1}, 8}};
+}
+
+Recipe staged_recipe(const MeshLayout& layout, const LayersOfStages& staged) {
+  Recipe recipe;
+  ModelShape& shape = recipe.model.shape;
+  shape.hidden_size = 64;
+  shape.intermediate_size = 96;
+  shape.num_hidden_layers = std::accumulate(staged.layers.begin(), staged.layers.end(), int64_t{0});
+  shape.num_attention_heads = 8;
+  shape.num_key_value_heads = 4;
+  shape.head_dim = 8;
+  shape.vocab_size = 128;
+  recipe.parallel.pipeline = {.schedule = staged.schedule,
+                              .stages_per_rank = static_cast<int64_t>(staged.layers.size()) / layout.size("pp"),
+                              .layers = staged.layers};
+  recipe.train.sequence_length = 32;
+  recipe.train.micro_batch = 1;
+  recipe.train.global_batch = staged.micro_batches * layout.size("dp");
+  recipe.optimizer.name = "adamw";
+  return recipe;
+}
+
+/// Returns the bytes that a rank sends over links: for each micro-batch, each stage's output and its input's gradient.
+int64_t sent_over_links(const Decisions& decisions, int64_t pipeline_rank, int64_t micro_batches) {
+  const MeshLayout& layout = decisions.layout;
+  int64_t tokens = decisions.batch.micro_batch * decisions.batch.sequence_length / layout.size("cp");
+  if (decisions.sequence_parallel) tokens /= layout.size("tp");
+  const auto element = static_cast<int64_t>(c10::elementSize(decisions.precision.residual));
+  const auto stages = static_cast<int64_t>(decisions.pipeline.blocks.size());
+  int64_t messages = 0;
+  for (int64_t stage = pipeline_rank; stage < stages; stage += layout.size("pp")) {
+    messages += (stage + 1 < stages ? 1 : 0) + (stage > 0 ? 1 : 0);
+  }
+  return micro_batches * messages * tokens * decisions.shape.hidden_size * element;
+}
+
+/// A backend on which a message has arrived when its sender goes on. Else the communication thread decides how long the
+/// sender keeps it.
+class ArrivedMessages final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+
+  Work issue(const Collective& collective) override {
+    Work work = ForwardingBackend::issue(collective);
+    if (collective.kind == Collective::Kind::Message && collective.from == rank()) work.wait();
+    return work;
+  }
+
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override {
+    return std::make_shared<ArrivedMessages>(std::move(part));
+  }
+};
+
+struct StagedMode {
+  std::string fsdp, recompute;
+  bool tied;
+};
+
+TEST(Forecast, OfStagesIsWhatEachRankHoldsAndSends) {
+  const int64_t size = world().size();
+  if (size != 2 && size != 4) GTEST_SKIP() << "on 2 and on 4 ranks";
+  const int64_t others = WindowMemory::counted().exchange() - HostBoard::kRankBytes;
+  std::vector<MeshLayout> layouts = {MeshLayout({{"pp", size}, {"dp", 1}, {"cp", 1}, {"tp", 1}})};
+  if (size == 4) {
+    for (const char* axis : {"dp", "cp", "tp"}) {
+      layouts.push_back(MeshLayout::fit({{"pp", 2}, {axis, 2}}, training_axes(), size));
+    }
+  }
+  for (const MeshLayout& layout : layouts) {
+    std::vector<int64_t> ranks(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const DeviceMesh mesh(layout, Group(std::make_shared<ArrivedMessages>(world().backend()), "world", ranks, "rank"));
+    for (const LayersOfStages& staged : divisions_of(layout.size("pp"))) {
+      for (const StagedMode& mode : {StagedMode{"no_shard", "none", true},
+                                     {"shard_optimizer", "full", false},
+                                     {"shard_grad_op", "selective", true},
+                                     {"full_shard", "none", false},
+                                     {"full_shard", "full", true}}) {
+        SCOPED_TRACE(layout.describe() + " " + staged.schedule + " " + mode.fsdp + " " + mode.recompute);
+        Recipe recipe = staged_recipe(layout, staged);
+        recipe.parallel.fsdp.mode = mode.fsdp;
+        recipe.train.activation_checkpointing.mode = mode.recompute;
+        recipe.model.shape.tie_word_embeddings = mode.tied && layout.size("dp") * layout.size("cp") == 1;
+        const StepCounts counted = count_step(recipe, mesh, staged.micro_batches);
+        const Decisions decisions = resolve(recipe, layout);
+        const StepForecast step = simulate(decisions, {size, false}, world().rank(), {staged.micro_batches}).front();
+        EXPECT_EQ(step.memory().exchange, counted.exchange - others);
+        EXPECT_EQ(step.memory().total() - step.memory().exchange, counted.memory);
+        EXPECT_EQ(forecast_rank(decisions, {size, false}, world().rank()).memory().total(), step.memory().total());
+        int64_t over_links = 0;
+        for (const auto& [key, traffic] : counted.traffic) {
+          const auto found = step.traffic.find(key);
+          ASSERT_NE(found, step.traffic.end()) << key.group << " " << key.purpose;
+          EXPECT_EQ(found->second.calls, traffic.calls) << key.group << " " << key.purpose;
+          EXPECT_EQ(found->second.sent_bytes, traffic.sent_bytes) << key.group << " " << key.purpose;
+          if (key.kind == Collective::Kind::Message) over_links += traffic.sent_bytes;
+        }
+        EXPECT_EQ(step.traffic.size(), counted.traffic.size());
+        EXPECT_EQ(over_links, sent_over_links(decisions, mesh.coordinate("pp"), staged.micro_batches));
+      }
+    }
+  }
+}
+
 /// Returns a model with many small layers.
 Recipe deep_recipe(const std::string& mode, const std::string& recompute) {
   Recipe recipe;
@@ -154,6 +272,50 @@ TEST(Forecast, OfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
         }
       }
     }
+  }
+}
+
+TEST(Forecast, OfStagesOfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
+  if (world().size() > 1) GTEST_SKIP() << "simulates ranks alone";
+  struct Deep {
+    std::string fsdp, recompute, schedule;
+    int64_t pp, stages_per_rank;
+    bool gpus;
+  };
+  for (const Deep& of : {Deep{"no_shard", "none", "1f1b", 2, 1, false},
+                         {"full_shard", "full", "1f1b", 2, 1, true},
+                         {"shard_grad_op", "none", "1f1b", 4, 1, true},
+                         {"full_shard", "selective", "interleaved", 4, 2, true},
+                         {"shard_optimizer", "none", "interleaved", 2, 2, true}}) {
+    SCOPED_TRACE(of.fsdp + " " + of.recompute + " " + of.schedule + " " + std::to_string(of.pp));
+    Recipe recipe = deep_recipe(of.fsdp, of.recompute);
+    recipe.train.sequence_length = 64;
+    recipe.train.global_batch = 24;
+    recipe.parallel.pipeline = {of.schedule, of.stages_per_rank, {}};
+    const MeshLayout layout({{"pp", of.pp}, {"dp", 2}, {"cp", 1}, {"tp", 2}});
+    const Decisions decisions = resolve(recipe, layout);
+    const ForecastHosts hosts{8, of.gpus};
+    const RunForecast run = forecast(decisions, hosts);
+    EXPECT_EQ(run.micro_batches, 12);
+    const std::vector<int64_t> stages = stage_memory(decisions, hosts);
+    int64_t fullest = 0;
+    for (int64_t rank = 0; rank < layout.size(); rank += 4) {
+      const StepForecast full = simulate(decisions, hosts, rank, {12}).front();
+      fullest = std::max(fullest, full.memory().total());
+      const StepForecast step = forecast_rank(decisions, hosts, rank);
+      EXPECT_NEAR(static_cast<double>(step.memory().total()), static_cast<double>(full.memory().total()),
+                  0.002 * static_cast<double>(full.memory().total()))
+          << rank;
+      EXPECT_EQ(step.traffic.size(), full.traffic.size());
+      for (const auto& [key, traffic] : full.traffic) {
+        EXPECT_EQ(step.traffic.at(key).sent_bytes, traffic.sent_bytes)
+            << rank << " " << key.group << " " << key.purpose;
+        EXPECT_EQ(step.traffic.at(key).calls, traffic.calls) << rank << " " << key.group << " " << key.purpose;
+      }
+      EXPECT_GE(static_cast<double>(stages.at(static_cast<size_t>(rank / 4))),
+                0.998 * static_cast<double>(full.memory().total()));
+    }
+    EXPECT_GE(static_cast<double>(run.step.memory().total()), 0.998 * static_cast<double>(fullest));
   }
 }
 

@@ -30,7 +30,6 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--explain", "warmup_ratio"})),
             "--explain warmup_ratio: unknown key; here it is a number of steps, schedule.warmup_steps");
   for (const auto& [word, here] : std::vector<std::pair<std::string, std::string>>{
-           {"pp", "models are not cut into pipeline stages: give these ranks to dp, tp or cp of parallel.mesh"},
            {"ep", "models have no experts"},
            {"dpo",
             "there is no loss of preferences or rewards: training minimises the loss of the next token, also of "
@@ -83,12 +82,11 @@ const std::vector<Foreign> kConfigurations = {
      {"--split: ", "--fp8-format: hybrid: there is no FP8", "--apply-layernorm-1p: true"}},
     {"megatron_gpt3_175b.txt",
      8,
-     {"mesh: {dp: auto, cp: 1, tp: 8}", "precision: fp16_mixed", "initial: 4294967296", "intermediate_size: 49152",
-      "mlp_bias: true", "tie_word_embeddings: true", "warmup_steps: 430", "sequence_parallel: \"off\"",
-      "head_dim: 128"},
-     {"--pipeline-model-parallel-size: 16: models are not cut", "--rampup-batch-size: [16, 16, 5859375]",
-      "--position-embedding-type: absent, which is learned_absolute", "--swiglu is absent",
-      "--vocab-file: gpt2-vocab.json", "--normalization: absent, which is LayerNorm",
+     {"mesh: {pp: 16, dp: auto, cp: 1, tp: 8}", "precision: fp16_mixed", "initial: 4294967296",
+      "intermediate_size: 49152", "mlp_bias: true", "tie_word_embeddings: true", "warmup_steps: 430",
+      "sequence_parallel: \"off\"", "head_dim: 128"},
+     {"--rampup-batch-size: [16, 16, 5859375]", "--position-embedding-type: absent, which is learned_absolute",
+      "--swiglu is absent", "--vocab-file: gpt2-vocab.json", "--normalization: absent, which is LayerNorm",
       "--hidden-dropout: absent, which is 0.1"}}};
 
 class FromForeign : public ::testing::TestWithParam<Foreign> {

@@ -232,6 +232,21 @@ TEST(FoldIds, KeepsWhatIsIgnored) {
   EXPECT_TRUE(at::equal(batch.micro_batches[0].labels, at::tensor({0, -100, 5}, at::kLong)));
 }
 
+TEST(Shrink, HasALayerForEachStage) {
+  Recipe recipe = recipe_with(shapes().front());
+  recipe.model.shape.sliding_window = 16;
+  recipe.model.shape.layer_types.assign(24, "sliding_attention");
+  recipe.model.shape.layer_types[5] = "full_attention";
+  recipe.parallel.pipeline = {"interleaved", 2, {4, 6, 7, 7}};
+  const MeshLayout layout({{"pp", 2}, {"dp", 1}, {"cp", 1}, {"tp", 1}});
+  const Recipe small = shrink(recipe, layout);
+  EXPECT_EQ(small.model.shape.num_hidden_layers, 4);
+  EXPECT_EQ(small.model.shape.layer_types,
+            (std::vector<std::string>{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}));
+  EXPECT_EQ(resolve(small, layout).pipeline.blocks, (std::vector<int64_t>{1, 1, 1, 1}));
+  EXPECT_EQ(shrink(recipe, mesh(2, 1, 1)).model.shape.num_hidden_layers, 2) << "without a pipeline";
+}
+
 TEST(Shrink, KeepsWhatIsSaidOfSingleParameters) {
   const MeshLayout layout({{"dp", 1}, {"cp", 1}, {"tp", 1}});
   const auto shrunk = [&](std::vector<std::string> freeze, std::vector<GroupOptions> groups) {

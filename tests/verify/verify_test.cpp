@@ -171,6 +171,14 @@ TEST_F(Verify, FindsMissingSumsOverCp) {
   EXPECT_TRUE(has(out, "a sum over cp is missing or wrong")) << out;
 }
 
+TEST_F(Verify, FindsMissingSumsOverStages) {
+  const Words tied = {"--set", "model.tie_word_embeddings=true", "--set", "model.num_hidden_layers=2"};
+  const std::string out = found(4, "pp=2,dp=2", "pp.gradients", tied);
+  EXPECT_TRUE(has(out, "gradients differ between pp replicas (1 of 1, most: model.embed_tokens.weight)")) << out;
+  EXPECT_TRUE(has(out, "pp=2 alone is DIFFERENT")) << out;
+  EXPECT_TRUE(has(out, "pipeline 1f1b over 2 stages of 1 layer\n")) << out;
+}
+
 TEST_F(Verify, FindsMissingSumsInsideLayers) {
   const std::string out = found(4, "tp=2,cp=2", "tp.linear");
   EXPECT_TRUE(has(out, "the loss of the first step differs")) << out;

@@ -106,6 +106,8 @@ void plan(const PlanArguments& arguments) {
   const MeshForecast& first = search.meshes.front();
   const std::string reasons = advice(search);
   if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
+  const std::vector<int64_t> stages = stage_memory(resolve(first.recipe, first.layout), request.hosts);
+  if (!stages.empty()) std::printf("%s", stages_text(first, stages).c_str());
   if (request.memory) {
     const LargestFit micro_batch = largest_micro_batch(first, request);
     std::printf("  at most with %s: train.micro_batch %ld (%s; %s)", first.layout.describe().c_str(),
@@ -181,7 +183,11 @@ void add_plan_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<PlanArguments>();
   CLI::App* const command =
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory, traffic and time, or why not");
-  command->add_option("recipe", arguments->recipe, "The recipe; its parallel.mesh is not used")->required();
+  command
+      ->add_option("recipe", arguments->recipe,
+                   "The recipe; its parallel.mesh is not used, but pp is an axis only where that has pp, or where "
+                   "parallel.pipeline is set")
+      ->required();
   command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
   command
       ->add_option("--hosts-of", arguments->ranks_per_host,

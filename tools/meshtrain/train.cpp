@@ -163,6 +163,8 @@ int check(TrainArguments& arguments) {
   print(not_checked(prepared.recipe, prepared.decisions));
   if (arguments.plan && prepared.forecast) {
     print("plan: " + describe_forecast(*prepared.forecast) + basis_text(prepared.request));
+    const std::vector<int64_t> stages = stage_memory(prepared.decisions, prepared.request.hosts);
+    if (!stages.empty()) print("plan: " + describe_stages(prepared.decisions.pipeline, stages));
   }
   std::printf("\n%s", to_yaml(prepared.decisions).c_str());
   return 0;

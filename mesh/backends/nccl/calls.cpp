@@ -72,8 +72,9 @@ bool needs_output_apart(const Collective& collective, int rank) {
   return inside && offset != rank * collective.output.numel();
 }
 
-int nccl_max_blocks(Urgency urgency, bool two_queues) {
-  switch (urgency) {
+int nccl_max_blocks(const GroupTraits& traits, bool two_queues) {
+  if (traits.messages_only) return 2;
+  switch (traits.urgency) {
     case Urgency::Awaited:
       return 0;
     case Urgency::Soon:

@@ -28,8 +28,9 @@ std::vector<NcclCall> nccl_calls(const Collective& collective, int rank, int siz
 /// Returns true for a reduce-scatter whose shard lies in the input at an offset where NCCL would not write it.
 bool needs_output_apart(const Collective& collective, int rank);
 
-/// Returns the most thread blocks that the collectives of one queue may take from computing; 0: as NCCL sees fit.
-/// `two_queues`: groups in the background gather and reduce at once, each with half of what one queue would have.
-int nccl_max_blocks(Urgency urgency, bool two_queues);
+/// Returns the most thread blocks that the collectives of one queue may take from computing; 0: as NCCL sees fit. Links
+/// have few, because a receive takes its blocks until the message has come. `two_queues`: groups in the background
+/// gather and reduce at once, each with half of what one queue would have.
+int nccl_max_blocks(const GroupTraits& traits, bool two_queues);
 
 }  // namespace meshtrain

@@ -52,7 +52,7 @@ class NcclBackend final : public Backend {
         job_(std::move(job)),
         buffers_(std::move(buffers)),
         communicator_(std::make_unique<Communicator>(job_, buffers_, ranks_, traits_.name,
-                                                     nccl_max_blocks(traits_.urgency, job_->options().two_queues))) {}
+                                                     nccl_max_blocks(traits_, job_->options().two_queues))) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }

@@ -6,9 +6,11 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <ranges>
 #include <vector>
 
 #include "mesh/base/size_text.h"
+#include "runtime/program/recipe/pipeline.h"
 
 namespace meshtrain {
 namespace {
@@ -167,6 +169,7 @@ Row timed_row_of(const MeshForecast& mesh, const ForecastRequest& request) {
           share_text(time.products, mesh.seconds()),
           share_text(time.attention, mesh.seconds()),
           share_text(time.elementwise + time.optimizer, mesh.seconds()),
+          mesh.pipeline.blocks.empty() ? "-" : share_text(time.bubble, mesh.seconds()),
           waits_text(mesh)};
 }
 
@@ -206,6 +209,11 @@ std::string offload_note(const MeshForecast& mesh, const ForecastRequest& reques
   return wrapped(words_of("offloaded: " + text), "      ");
 }
 
+/// Returns a line about a mesh's stages; empty where pp is 1.
+std::string stages_note(const MeshForecast& mesh) {
+  return mesh.pipeline.blocks.empty() ? "" : wrapped(words_of(describe(mesh.pipeline)), "      ");
+}
+
 /// Returns the first of many, and how many more there are.
 std::vector<std::string> abbreviated(std::vector<std::string> meshes) {
   constexpr size_t kShown = 8;
@@ -222,6 +230,7 @@ std::string account_of(const MeshForecast& mesh) {
   std::string text = share_text(time.products, mesh.seconds()) + " of its step are products, " +
                      share_text(time.attention, mesh.seconds()) + " attention, " +
                      share_text(time.elementwise + time.optimizer, mesh.seconds()) + " other";
+  if (time.bubble > 0) text += ", " + share_text(time.bubble, mesh.seconds()) + " waits for other stages";
   if (time.imbalance > 0) {
     text += ", " + share_text(time.imbalance, mesh.seconds()) + " waits for ranks with longer documents";
   }
@@ -262,7 +271,8 @@ std::string explain(const MeshSearch& search, const Recipe& recipe, const Foreca
     const ModelShape& shape = recipe.model.shape;
     const TrainRecipe& train = recipe.train;
     return "no mesh of " + ranks + " is possible: " + search.refused.front().reason + " (" +
-           search.refused.front().meshes.front() + "); dp x cp x tp is the number of ranks, dp has to divide " +
+           search.refused.front().meshes.front() + "); " + (asks_for_pipelines(recipe) ? "pp x " : "") +
+           "dp x cp x tp is the number of ranks, dp has to divide " +
            std::to_string(train.global_batch / train.micro_batch) + " (train.global_batch / micro_batch), cp " +
            std::to_string(train.sequence_length) + " (train.sequence_length), tp " +
            std::to_string(
@@ -304,14 +314,19 @@ std::string to_text(const MeshSearch& search, const ForecastRequest& request, si
   if (!search.meshes.empty()) {
     std::vector<Row> rows = {{"mesh", "memory", "state", "computing", "other", "sent on its host", "among hosts"}};
     if (request.machine)
-      rows = {{"mesh", "step", "tokens/s", "MFU", "memory", "products", "attention", "other", "waits for"}};
+      rows = {{"mesh", "step", "tokens/s", "MFU", "memory", "products", "attention", "other", "bubble", "waits for"}};
     std::vector<std::string> notes(1);
     size_t shown = 0;
     for (const MeshForecast& mesh : search.meshes) {
       if (shown++ == top) break;
       rows.push_back(request.machine ? timed_row_of(mesh, request) : row_of(mesh));
       if (!mesh.fits) rows.back().front() += " *";
-      notes.push_back((mesh.settings.empty() ? "" : wrapped(mesh.settings, "      ")) + offload_note(mesh, request));
+      notes.push_back((mesh.settings.empty() ? "" : wrapped(mesh.settings, "      ")) + stages_note(mesh) +
+                      offload_note(mesh, request));
+    }
+    const auto has_stages = [](const MeshForecast& mesh) { return !mesh.pipeline.blocks.empty(); };
+    if (request.machine && std::ranges::none_of(search.meshes | std::views::take(top), has_stages)) {
+      for (Row& row : rows) row.erase(row.end() - 2);  // no bubble
     }
     text += table(rows, notes);
     if (fitting < std::min(search.meshes.size(), top)) text += "  * does not fit\n";
@@ -328,6 +343,18 @@ std::string to_text(const MeshSearch& search, const ForecastRequest& request, si
   return text;
 }
 
+std::string stages_text(const MeshForecast& mesh, const std::vector<int64_t>& bytes) {
+  return wrapped(words_of(mesh.layout.describe() + " is " + describe_stages(mesh.pipeline, bytes)), "  ");
+}
+
+std::string describe_stages(const PipelineChoice& pipeline, const std::vector<int64_t>& bytes) {
+  std::string text = describe(pipeline) + "; the ranks along pp need ";
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == bytes.size() ? " and " : ", ") + size_text(bytes[i]);
+  }
+  return text;
+}
+
 std::map<std::string, int64_t> memory_parts(const StepMemory& memory) {
   return {{"parameters", memory.parameters}, {"gathered", memory.gathered},       {"gradients", memory.gradients},
           {"optimizer", memory.optimizer},   {"activations", memory.activations}, {"temporaries", memory.temporaries},
@@ -335,8 +362,11 @@ std::map<std::string, int64_t> memory_parts(const StepMemory& memory) {
 }
 
 std::map<std::string, double> time_parts(const TimeForecast& time) {
-  return {{"products", time.products},   {"attention", time.attention}, {"elementwise", time.elementwise},
-          {"optimizer", time.optimizer}, {"imbalance", time.imbalance}, {"copies", time.exposed_copies}};
+  std::map<std::string, double> parts = {{"products", time.products},       {"attention", time.attention},
+                                         {"elementwise", time.elementwise}, {"optimizer", time.optimizer},
+                                         {"imbalance", time.imbalance},     {"copies", time.exposed_copies}};
+  if (time.bubble > 0) parts["bubble"] = time.bubble;
+  return parts;
 }
 
 std::map<std::string, int64_t> offload_parts(const OffloadForecast& offload) {
@@ -372,6 +402,7 @@ std::string to_json(const MeshSearch& search, const ForecastRequest& request) {
                       {"sent_bytes_on_host", mesh.sent_on_host},
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
                       {"traffic", std::move(traffic)}});
+    if (!mesh.pipeline.blocks.empty()) meshes.back()["pipeline"] = describe(mesh.pipeline);
     if (const OffloadForecast& offload = mesh.forecast.step.offload; !offload.is_empty()) {
       meshes.back()["offload"] = offload_parts(offload);
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "runtime/program/forecast/search.h"
 
@@ -26,6 +27,12 @@ std::string basis_text(const ForecastRequest& request);
 /// Returns "1.24 s" or "35.2 ms".
 std::string seconds_text(double seconds);
 
+/// Returns "1f1b over 4 stages of 8 layers; the ranks along pp need 12.1 GiB, 11 GiB, 9.8 GiB and 10.2 GiB". `bytes`:
+/// stage_memory().
+std::string describe_stages(const PipelineChoice& pipeline, const std::vector<int64_t>& bytes);
+/// Returns the same about a mesh, in lines of a plan.
+std::string stages_text(const MeshForecast& mesh, const std::vector<int64_t>& bytes);
+
 /// Return the bytes of each part of a rank's memory, and the seconds of each part of its computing, by name.
 std::map<std::string, int64_t> memory_parts(const StepMemory& memory);
 std::map<std::string, double> time_parts(const TimeForecast& time);
@@ -33,9 +40,9 @@ std::map<std::string, int64_t> offload_parts(const OffloadForecast& offload);
 
 /// Returns the search as a JSON object: {"ranks", "ranks_per_host", "assumes_hosts", "device", "times",
 /// "runtime_bytes", "meshes": [{"mesh", "settings", "fits", "rank", "micro_batches", "memory_bytes": {PART: bytes},
-/// "memory_bytes_total", "sent_bytes_on_host", "sent_bytes_among_hosts", "seconds", "tokens_per_second_per_rank",
-/// "seconds_by_part": {PART: seconds}, "model_flops", "traffic": [{"group", "purpose", "collective", "calls",
-/// "sent_bytes", "hosts"}]}], "refused": [{"key", "reason", "meshes"}]}.
+/// "memory_bytes_total", "pipeline", "sent_bytes_on_host", "sent_bytes_among_hosts", "seconds",
+/// "tokens_per_second_per_rank", "seconds_by_part": {PART: seconds}, "model_flops", "traffic": [{"group", "purpose",
+/// "collective", "calls", "sent_bytes", "hosts"}]}], "refused": [{"key", "reason", "meshes"}]}.
 std::string to_json(const MeshSearch& search, const ForecastRequest& request);
 
 }  // namespace meshtrain

@@ -160,15 +160,16 @@ double Machine::seconds(const CollectiveCall& call) const {
     return std::max(interpolated(measured, call.buffer_bytes), 0.0);
   }
   const double messages = messages_of(call.kind, call.size);
+  const double sent = call.kind == Collective::Kind::Message ? call.buffer_bytes : call.sent_bytes;  // on both ends
   if (call.num_hosts == 1) {
-    return collective_seconds + messages * on_host.latency + call.sent_bytes / on_host.bandwidth;
+    return collective_seconds + messages * on_host.latency + sent / on_host.bandwidth;
   }
   // Rings of all ranks: each host's ranks share the way out, one ring through each.
   const bool pairwise = call.kind == Collective::Kind::AllToAll || call.kind == Collective::Kind::Exchange ||
                         call.kind == Collective::Kind::Message;
   const double ways = pairwise ? 1 : static_cast<double>(call.size) / call.num_hosts;
   const double bandwidth = std::min(on_host.bandwidth, ways * among_hosts.bandwidth);
-  return collective_seconds + messages * among_hosts.latency + call.sent_bytes / bandwidth;
+  return collective_seconds + messages * among_hosts.latency + sent / bandwidth;
 }
 
 double Machine::seconds(const CopyCall& call) const {

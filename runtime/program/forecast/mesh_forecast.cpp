@@ -47,7 +47,8 @@ MeshForecast forecast_mesh(const Recipe& recipe, const MeshLayout& layout, const
   for (const Axis& axis : layout.axes()) sizes[axis.name] = axis.size;
   const MeshLayout ordered = MeshLayout::fit(sizes, changed.parallel.order, layout.size());
   const Decisions decisions = resolve(changed, ordered);
-  MeshForecast mesh{ordered, settings, changed, forecast(decisions, request.hosts, request.machine.get())};
+  MeshForecast mesh{ordered, settings, changed, forecast(decisions, request.hosts, request.machine.get()),
+                    decisions.pipeline};
   std::optional<TimeForecast>& time = mesh.forecast.step.time;
   if (time && request.samples) request.samples->apply(*time, changed, decisions);
   mesh.fits = request.has_room_for(mesh.memory());

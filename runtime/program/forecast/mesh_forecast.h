@@ -52,6 +52,7 @@ struct MeshForecast {
   Settings settings;  ///< applied to the recipe
   Recipe recipe;      ///< with these settings
   RunForecast forecast;
+  PipelineChoice pipeline = {};  ///< without stages where pp is 1
   bool fits = true;              ///< in ForecastRequest::memory
   int64_t sent_on_host = 0;      ///< bytes that a rank sends in a step over groups that lie on one host
   int64_t sent_among_hosts = 0;  ///< and over all others

@@ -70,7 +70,9 @@ void PackedSamples::apply(TimeForecast& time, const Recipe& recipe, const Decisi
   }
   const auto samples = static_cast<double>(steps * of_rank);
   const double attention = time.attention;
+  const double computing = time.computing();
   time.attention = attention * mean / samples;
+  if (computing > 0) time.bubble *= time.computing() / computing;
   time.imbalance = attention * (most - mean) / samples;
 }
 

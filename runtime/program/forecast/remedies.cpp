@@ -34,7 +34,7 @@ class Remedies {
     try_choice({{{"train.activation_checkpointing.mode=selective"}}, {{full}}});
     if (request_.hosts.gpus) try_choice({{{"train.offload_activations=true"}}});
     try_choice({{{"train.micro_batch=1"}}});
-    for (const char* axis : {kContextAxis, kTensorAxis}) try_more_ranks(axis, {}, now_.memory());
+    for (const char* axis : {kContextAxis, kTensorAxis, kPipelineAxis}) try_more_ranks(axis, {}, now_.memory());
     if (texts_.empty()) return "";
     std::string list;
     for (const std::string& each : texts_) list += (list.empty() ? "" : ", ") + each;
@@ -77,7 +77,8 @@ class Remedies {
   /// Adds twice the ranks along `axis`, when they need less than `least` bytes.
   void try_more_ranks(const std::string& axis, const Settings& settings, int64_t least) {
     std::map<std::string, int64_t> sizes;
-    for (const Axis& each : layout_.axes()) sizes[each.name] = each.size * (each.name == axis ? 2 : 1);
+    for (const Axis& each : layout_.axes()) sizes[each.name] = each.size;
+    sizes[axis] = 2 * layout_.size(axis);
     ForecastRequest more = request_;
     more.ranks *= 2;
     const auto found = forecast_of(MeshLayout::fit(sizes, recipe_.parallel.order, more.ranks), settings, more);

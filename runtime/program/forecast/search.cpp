@@ -98,15 +98,25 @@ std::optional<int64_t> memory_with(const Recipe& recipe, const std::string& key,
 
 }  // namespace
 
+bool asks_for_pipelines(const Recipe& recipe) {
+  const auto& [schedule, stages_per_rank, layers] = recipe.parallel.pipeline;
+  const auto asked = recipe.parallel.mesh.find(kPipelineAxis);
+  const bool has_axis = asked != recipe.parallel.mesh.end() && asked->second != 1;
+  return has_axis || schedule != "auto" || stages_per_rank > 1 || !layers.empty();
+}
+
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
+  const int64_t most_stages = asks_for_pipelines(recipe) ? recipe.model.shape.num_hidden_layers : 1;
   std::vector<MeshLayout> layouts;
-  for (int64_t tp = 1; tp <= ranks; ++tp) {
-    if (ranks % tp != 0) continue;
-    for (int64_t cp = 1; cp <= ranks / tp; ++cp) {
-      if (ranks / tp % cp != 0) continue;
-      const std::map<std::string, int64_t> sizes = {
-          {kDataAxis, ranks / tp / cp}, {kContextAxis, cp}, {kTensorAxis, tp}};
-      layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
+  for (int64_t pp = 1; pp <= std::min(most_stages, ranks); ++pp) {
+    for (int64_t tp = 1; tp <= ranks / pp; ++tp) {
+      if (ranks % pp != 0 || ranks / pp % tp != 0) continue;
+      for (int64_t cp = 1; cp <= ranks / pp / tp; ++cp) {
+        if (ranks / pp / tp % cp != 0) continue;
+        const std::map<std::string, int64_t> sizes = {
+            {kPipelineAxis, pp}, {kDataAxis, ranks / pp / tp / cp}, {kContextAxis, cp}, {kTensorAxis, tp}};
+        layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
+      }
     }
   }
   return layouts;

@@ -21,10 +21,15 @@ struct MeshSearch {
   std::vector<RefusedMeshes> refused;  ///< most meshes first
 };
 
-/// Returns every mesh of `ranks` ranks over dp, cp and tp, in the recipe's order of axes, legal or not.
+/// Returns true when a recipe asks for pipelines: parallel.mesh has pp, or parallel.pipeline has another value than its
+/// default.
+bool asks_for_pipelines(const Recipe& recipe);
+
+/// Returns every mesh of `ranks` ranks over dp, cp and tp, in the recipe's order of axes, legal or not; also over pp,
+/// up to the number of layers, where asks_for_pipelines().
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks);
 
-/// Forecasts every mesh of `request.ranks` ranks over dp, cp and tp, each with its best settings among those that
+/// Forecasts every one of layouts_of() `request.ranks` ranks, each with its best settings among those that
 /// `request.scope` names. A mesh is legal when resolve() accepts it and the trainer can be built for it.
 MeshSearch search_meshes(const Recipe& recipe, const ForecastRequest& request);
 

@@ -19,8 +19,11 @@ std::string number(int64_t value) {
 /// Returns the numbers of hosts that the groups of the axes span, of rank 0.
 std::vector<int64_t> hosts_of_axes(const MeshLayout& layout, const ForecastHosts& hosts) {
   std::vector<int64_t> numbers;
-  for (const std::vector<std::string>& axes :
-       {std::vector<std::string>{kDataAxis}, {kContextAxis}, {kTensorAxis}, {kDataAxis, kContextAxis}}) {
+  for (const std::vector<std::string>& axes : {std::vector<std::string>{kPipelineAxis},
+                                               {kDataAxis},
+                                               {kContextAxis},
+                                               {kTensorAxis},
+                                               {kDataAxis, kContextAxis}}) {
     std::set<int64_t> found;
     for (const int64_t rank : layout.group(axes, 0)) found.insert(rank / hosts.ranks_per_host);
     numbers.push_back(static_cast<int64_t>(found.size()));
@@ -101,6 +104,11 @@ std::vector<Choice> choices_of(const Recipe& recipe, const MeshLayout& layout, c
     for (const char* name : {"ring", "all_gather", "ulysses"}) {
       algorithms.push_back({{std::string("parallel.context.algorithm=") + name}});
     }
+  }
+  if (layout.size(kPipelineAxis) > 1) {
+    const std::string pipeline = "parallel.pipeline.";
+    choices.push_back({{{pipeline + "schedule=1f1b", pipeline + "stages_per_rank=1"}},
+                       {{pipeline + "schedule=interleaved", pipeline + "stages_per_rank=2"}}});
   }
   choices.push_back(order_choice(recipe, layout, hosts));
   return choices;

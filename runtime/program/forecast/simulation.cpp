@@ -75,19 +75,25 @@ int64_t optimizer_bytes(const Trainer& trainer) {
   return bytes;
 }
 
+/// Adds the memory of one of the rank's stages, or of the whole model without a pipeline.
+void add_units(const Fsdp& fsdp, int64_t host_ranks, StepMemory& memory) {
+  const UnitMemory& units = fsdp.memory();
+  const bool elsewhere = fsdp.shard_memory().is_apart_from(units.parameters.device());
+  const int64_t full = share_of(units.parameters, host_ranks);
+  const int64_t gathered = units.parameters.is_reused() ? full : 0;
+  memory.gathered += gathered;
+  memory.parameters += full - gathered + (elsewhere ? 0 : shards_apart(fsdp.units()));
+  memory.gradients +=
+      share_of(units.gradients, host_ranks) + share_of(units.shard_gradients, host_ranks) + fsdp.stage_bytes();
+}
+
 StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes& at_peak, const WindowMemory& windows,
                      int64_t host_ranks) {
-  const UnitMemory& units = trainer.fsdp().memory();
   StepMemory memory;
+  for (const ParameterGroup& group : trainer.groups()) add_units(*group.fsdp, host_ranks, memory);
   const Fsdp& fsdp = trainer.fsdp();
-  const at::Device device = units.parameters.device();
-  const bool elsewhere = fsdp.shard_memory().is_apart_from(device);
-  const int64_t full = share_of(units.parameters, host_ranks);
-  memory.gathered = units.parameters.is_reused() ? full : 0;
-  memory.parameters = full - memory.gathered + (elsewhere ? 0 : shards_apart(fsdp.units()));
-  memory.gradients =
-      share_of(units.gradients, host_ranks) + share_of(units.shard_gradients, host_ranks) + fsdp.stage_bytes();
-  memory.optimizer = fsdp.state_memory().is_apart_from(device) ? trainer.paging_bytes() : optimizer_bytes(trainer);
+  const bool pages = fsdp.state_memory().is_apart_from(fsdp.memory().parameters.device());
+  memory.optimizer = pages ? trainer.paging_bytes() : optimizer_bytes(trainer);
   memory.activations = at_peak[MetaMemory::kForward];
   // The host updates offloaded shards, with temporaries of its own.
   memory.temporaries = at_peak[MetaMemory::kBackward] + (fsdp.is_offloaded() ? 0 : at_peak[MetaMemory::kUpdate]);
@@ -97,7 +103,19 @@ StepMemory memory_of(const TransformerTrainer& trainer, const MetaMemory::Bytes&
   return memory;
 }
 
-/// Returns the model FLOPs of a rank in a step.
+/// Returns the bytes of activations in the host's memory, and of all copies of activations so far.
+OffloadForecast offloaded_activations(const TransformerTrainer& trainer) {
+  OffloadForecast offload;
+  for (const auto& stage : trainer.stages()) {
+    const ActivationOffload* const activations = stage->sharded_model().activation_offload();
+    if (activations == nullptr) continue;
+    offload.host_activations += activations->host_bytes();
+    offload.copied_activations += activations->copied_bytes().total();
+  }
+  return offload;
+}
+
+/// Returns the model FLOPs of a rank in a step; of a pipeline, the mean of its ranks.
 double flops_of(TransformerTrainer& trainer, const Decisions& decisions) {
   const int64_t length = decisions.batch.sequence_length, tokens = decisions.batch.global_batch * length;
   return flops_per_token(trainer.model(), decisions.shape, length) * static_cast<double>(tokens) /
@@ -117,6 +135,11 @@ class WorkGuard {
 };
 
 }  // namespace
+
+int64_t least_micro_batches(const Decisions& decisions) {
+  const bool in_rounds = decisions.pipeline.schedule == ScheduleKind::Interleaved;
+  return in_rounds ? decisions.layout.size(kPipelineAxis) : 1;
+}
 
 std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording) {
@@ -139,6 +162,9 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
   random.weights.clear();
   random.shape.adapter.from.clear();  // it has the adapters of all layers
   TransformerTrainer trainer(random, mesh, at::kMeta);
+  if (recorder && decisions.layout.size(kPipelineAxis) > 1) {
+    trainer.on_action([&](const std::optional<PipelineAction>& action) { recorder->begin({action}); });
+  }
   const int64_t host_ranks = hosts.gpus ? 1 : std::min(hosts.ranks_per_host, decisions.layout.size());
   const auto peak = [&] { return memory_of(trainer, memory.at_peak(), windows, host_ranks); };
   const auto make_step = [&](int64_t count) {
@@ -150,8 +176,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     memory.restart_peak();
     const double rate = decisions.optimizer.learning_rate;
     const CopiedBytes copied_before = trainer.copied_bytes();
-    const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
-    const int64_t activations_before = activations ? activations->copied_bytes().total() : 0;
+    const int64_t activations_before = offloaded_activations(trainer).copied_activations;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
     step.gradients = peak();
@@ -168,17 +193,18 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     step.update = peak();
     const ShardMemory& memory_of_state = trainer.state_memory();  // of shards too, unless they stay
     const CopiedBytes copied = trainer.copied_bytes() - copied_before;
-    step.offload = {memory_of_state.host_bytes(), memory_of_state.disk_bytes(), copied.to_device, copied.to_host};
-    if (activations) {
-      step.offload.host_activations = activations->host_bytes();
-      step.offload.copied_activations = activations->copied_bytes().total() - activations_before;
-    }
+    step.offload = offloaded_activations(trainer);
+    step.offload.copied_activations -= activations_before;
+    step.offload.host = memory_of_state.host_bytes();
+    step.offload.disk = memory_of_state.disk_bytes();
+    step.offload.to_device = copied.to_device;
+    step.offload.to_host = copied.to_host;
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;
     step.model_flops = flops_of(trainer, decisions);
     return step;
   };
-  make_step(1);  // allocates the tensors that are kept, and begins with full parameters
+  make_step(least_micro_batches(decisions));  // allocates the tensors that are kept, and begins with full parameters
   std::vector<StepForecast> steps;
   for (const int64_t count : micro_batches) steps.push_back(make_step(count));
   return steps;

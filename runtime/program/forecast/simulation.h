@@ -59,6 +59,7 @@ struct StepForecast {
   double model_flops = 0;                 ///< of a rank: flops_per_token() of the step's tokens, shared out
   Timeline timeline = {};                 ///< when asked for
   std::optional<TimeForecast> time = {};  ///< forecast(): on its machine
+  ActionSeconds actions = {};             ///< of a pipeline's rank, on that machine
 
   /// Returns the bytes that the rank sends in a step.
   int64_t sent_bytes() const {
@@ -69,14 +70,17 @@ struct StepForecast {
   const StepMemory& memory() const { return gradients.total() > update.total() ? gradients : update; }
 };
 
+/// Returns the least number of micro-batches in a step: with interleaved stages one for each rank of the pipeline.
+int64_t least_micro_batches(const Decisions& decisions);
+
 /// The record that simulate() makes of a step's operators and collectives.
 enum class Recording { None, Timeline, Signatures };
 
 /// Makes steps of the real trainer on the Meta device, as rank `rank` of a world that does not exist. Returns a
 /// forecast of each step after the first: one for each entry of `micro_batches`, with that many micro-batches, in
-/// samples of one document. Memory is that of the device's tensors, LibTorch's own temporaries included; on hosts the
-/// temporaries are measured on this processor (host_scratch.h). Does not communicate. Throws InputError as
-/// TransformerTrainer does.
+/// samples of one document. A rank of a pipeline computes its stages, as if the others kept pace. Memory is that of the
+/// device's tensors, LibTorch's own temporaries included; on hosts the temporaries are measured on this processor
+/// (host_scratch.h). Does not communicate. Throws InputError as TransformerTrainer does.
 std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording = Recording::None);
 

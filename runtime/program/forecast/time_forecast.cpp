@@ -1,8 +1,12 @@
 #include "runtime/program/forecast/time_forecast.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <variant>
 #include <vector>
+
+#include "mesh/layout.h"
 
 namespace meshtrain {
 namespace {
@@ -20,13 +24,20 @@ class StepClock {
 
   void operator()(const CollectiveCall& call) {
     const double seconds = machine_.seconds(call), beside = seconds * machine_.overlap;
-    time_.collectives[call.group] += seconds;
+    const bool is_message = call.kind == Collective::Kind::Message;
+    const std::string group = is_message ? kPipelineAxis : call.group;
+    time_.collectives[group] += seconds;
     // The part that computing cannot run beside holds it up at once.
-    time_.exposed[call.group] += seconds - beside;
+    time_.exposed[group] += seconds - beside;
     now_ += seconds - beside;
+    if (is_message) {
+      actions_.message = std::max(actions_.message, beside);
+      collectives_.push_back({group, 0, /*is_awaited=*/call.sent_bytes > 0});
+      return;
+    }
     double& free = queues_[call.queue];
     free = std::max({free, now_, call.after_copy ? copies_.at(*call.after_copy) : 0}) + beside;
-    collectives_.push_back({call.group, free});
+    collectives_.push_back({group, free});
   }
 
   void operator()(const CollectiveWait& wait) {
@@ -52,6 +63,19 @@ class StepClock {
     now_ = end;
   }
 
+  void operator()(const ActionBegin& begin) {
+    end_action();
+    current_ = begin.action;
+    begin_ = now_;
+    has_actions_ = true;
+  }
+
+  ActionSeconds actions() {
+    time();
+    actions_.after = now_ - begin_;
+    return actions_;
+  }
+
   TimeForecast time() {
     for (size_t i = 0; i < copies_.size(); ++i) (*this)(CopyWait{i});
     for (size_t i = 0; i < collectives_.size(); ++i) (*this)(CollectiveWait{i});
@@ -64,6 +88,11 @@ class StepClock {
     double end = 0;
     bool is_awaited = false;
   };
+
+  void end_action() {
+    if (!has_actions_) actions_.before = now_;
+    if (current_) actions_.actions[*current_] = now_ - begin_;
+  }
 
   double& part_of(const OperatorCall& call) {
     if (call.part != TimelinePart::Gradients) return time_.optimizer;
@@ -82,6 +111,10 @@ class StepClock {
   const Machine& machine_;
   TimeForecast time_;
   double now_ = 0;
+  ActionSeconds actions_;
+  std::optional<PipelineAction> current_;
+  double begin_ = 0;  // of the current action; of what follows the last
+  bool has_actions_ = false;
   std::map<int, double> queues_;  // when each is free
   std::vector<ActiveCollective> collectives_;
   std::map<CopyDirection, double> buses_;  // when each is free
@@ -100,6 +133,12 @@ TimeForecast time_of(const Timeline& timeline, const Machine& machine) {
   StepClock clock(timeline, machine);
   for (const Timeline::Event& event : timeline.events) std::visit(clock, event);
   return clock.time();
+}
+
+ActionSeconds actions_of(const Timeline& timeline, const Machine& machine) {
+  StepClock clock(timeline, machine);
+  for (const Timeline::Event& event : timeline.events) std::visit(clock, event);
+  return clock.actions();
 }
 
 }  // namespace meshtrain

@@ -402,6 +402,10 @@ void TimelineRecorder::set(TimelinePart part) {
   record_->part = part;
 }
 
+void TimelineRecorder::begin(const ActionBegin& action) {
+  record_->timeline.events.emplace_back(action);
+}
+
 void TimelineRecorder::restart() {
   record_->timeline = {};
   record_->signatures.clear();

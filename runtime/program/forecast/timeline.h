@@ -15,6 +15,7 @@
 
 #include "mesh/backend.h"
 #include "mesh/device/copy_watch.h"
+#include "pipeline_parallel/schedule.h"
 
 namespace meshtrain {
 
@@ -76,6 +77,11 @@ struct CollectiveWait {
   size_t collective = 0;  ///< which, counted by their starts, from 0
 };
 
+/// The beginning of a rank's computing action in its pipeline, until the next; none: all actions have ended.
+struct ActionBegin {
+  std::optional<PipelineAction> action = {};
+};
+
 /// An operator on inputs of a shape, a memory order and a dtype each.
 struct OperatorSignature {
   std::string text;  ///< "aten::mm(Float 4x8, Float 8x2 by 1,8)"
@@ -89,7 +95,7 @@ std::vector<c10::IValue> with_tensors(c10::ArrayRef<const c10::IValue> inputs,
 
 /// The operators, collectives, copies and waits of one rank in a step, in its order.
 struct Timeline {
-  using Event = std::variant<OperatorCall, CollectiveCall, CollectiveWait, CopyCall, CopyWait>;
+  using Event = std::variant<OperatorCall, CollectiveCall, CollectiveWait, CopyCall, CopyWait, ActionBegin>;
   std::vector<Event> events;
   std::vector<OperatorSignature> signatures;  ///< of its operators, each once; only when they are asked for
   int64_t host_ranks = 1;                     ///< ranks of the host, which update at the same time
@@ -109,6 +115,7 @@ class TimelineRecorder {
   /// Returns `inner` with its collectives recorded, until the recorder ends.
   std::shared_ptr<Backend> watch(std::shared_ptr<Backend> inner);
   void set(TimelinePart part);
+  void begin(const ActionBegin& action);
   /// Forgets what was recorded so far.
   void restart();
   /// Returns what was recorded since restart().

@@ -29,13 +29,16 @@ void take_accelerate_mesh(Conversion& from) {
                 tp = from.whole(prefix + "tp_size").value_or(megatron_tp),
                 sp = from.whole(prefix + "sp_size").value_or(1),
                 megatron_cp = from.whole(of_megatron).value_or(from.has("megatron_lm_config") ? 2 : 1),
-                cp = std::max({from.whole(prefix + "cp_size").value_or(1), sp, megatron_cp});
+                cp = std::max({from.whole(prefix + "cp_size").value_or(1), sp, megatron_cp}),
+                pp = from.whole("megatron_lm_config.megatron_lm_pp_degree").value_or(1);
   const std::optional<int64_t> ranks = from.whole("num_processes");
   const bool has_mesh = from.has("parallelism_config");
   const std::string dp = has_mesh ? std::to_string(replicas * shards)
-                         : ranks  ? std::to_string(*ranks / (tp * cp))
+                         : ranks  ? std::to_string(*ranks / (pp * tp * cp))
                                   : "auto";
-  from.set("parallel.mesh", "{dp: " + dp + ", cp: " + std::to_string(cp) + ", tp: " + std::to_string(tp) + "}",
+  from.set("parallel.mesh",
+           (pp > 1 ? "{pp: " + std::to_string(pp) + ", dp: " : "{dp: ") + dp + ", cp: " + std::to_string(cp) +
+               ", tp: " + std::to_string(tp) + "}",
            megatron_cp > 1 && !from.has(of_megatron) ? "cp: " + from.by_default() : "");
   if (has_mesh) {
     const bool is_shared = shards * cp > 1;
@@ -153,9 +156,6 @@ void take_megatron_of_accelerate(Conversion& from) {
   const bool is_selective = granularity == "selective" || from.is_on(prefix + "recompute_activations");
   from.set("train.activation_checkpointing.mode", std::string(is_selective ? "selective" : "full"),
            is_selective || granularity ? "" : from.by_default());
-  if (from.whole(prefix + "pp_degree").value_or(1) > 1) {
-    from.leave_out(prefix + "pp_degree", "there are no pipeline stages: these ranks are in dp");
-  }
   from.leave_out(prefix + "num_micro_batches", kAccumulation);
   from.ignore_all(
       "use_distributed_optimizer recompute_activations sequence_parallelism recompute_method recompute_num_layers "

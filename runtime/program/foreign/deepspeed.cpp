@@ -172,7 +172,7 @@ void take_deepspeed_mesh(Conversion& from) {
   from.set("parallel.mesh", mesh + "}");
   if (cp > 1) from.set("parallel.context.algorithm", std::string("ulysses"));
   from.ignore_all("tp_grain_size tp_size", "tensor_parallel.");
-  from.leave_out("pipeline", "models are not cut into pipeline stages");
+  from.leave_out("pipeline", "set parallel.mesh.pp to the number of its stages");
 }
 
 /// Takes Muon and the AdamW of the other parameters. A schedule's peak is the learning rate of both.

@@ -7,10 +7,28 @@
 namespace meshtrain {
 namespace {
 
+/// Sets the stages of a pipeline of `pp` ranks. Megatron divides layers evenly; the first and the last stage may have
+/// numbers of their own.
+void take_stages(Conversion& from, int64_t pp) {
+  const char *const layers_key = "--num-layers-per-virtual-pipeline-stage",
+                    *const stages_key = "--num-virtual-stages-per-pipeline-rank";
+  const int64_t layers = from.whole("--num-layers").value_or(0), of_stage = from.whole(layers_key).value_or(0);
+  const int64_t stages = of_stage > 0 ? layers / pp / of_stage : from.whole(stages_key).value_or(1);
+  if (stages > 1) from.set("parallel.pipeline.stages_per_rank", stages);
+  for (const char* key : {"--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers",
+                          "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
+                          "--pipeline-model-parallel-layout"}) {
+    from.leave_out(key, "set parallel.pipeline.layers, the number of layers of each stage");
+  }
+}
+
 void take_mesh(Conversion& from) {
   const int64_t tp = from.whole("--tensor-model-parallel-size").value_or(1),
-                cp = from.whole("--context-parallel-size").value_or(1);
-  from.set("parallel.mesh", "{dp: auto, cp: " + std::to_string(cp) + ", tp: " + std::to_string(tp) + "}");
+                cp = from.whole("--context-parallel-size").value_or(1),
+                pp = from.whole("--pipeline-model-parallel-size").value_or(1);
+  from.set("parallel.mesh", (pp > 1 ? "{pp: " + std::to_string(pp) + ", dp: auto, cp: " : "{dp: auto, cp: ") +
+                                std::to_string(cp) + ", tp: " + std::to_string(tp) + "}");
+  if (pp > 1) take_stages(from, pp);
   if (tp > 1 && !from.is_on("--sequence-parallel")) from.set("parallel.sequence_parallel", std::string("off"));
   from.ignore("--sequence-parallel");  // auto: on where tp divides the tokens
   static const std::map<std::string, std::string> algorithms = {
@@ -20,12 +38,6 @@ void take_mesh(Conversion& from) {
     from.leave_out(communication, "parallel.context.algorithm has ring, all_gather and ulysses");
   } else if (cp > 1) {
     from.set("parallel.context.algorithm", algorithms.at(kind.value_or("p2p")), kind ? "" : from.by_default());
-  }
-  for (const char* pipeline : {"--pipeline-model-parallel-size", "--num-layers-per-virtual-pipeline-stage",
-                               "--num-virtual-stages-per-pipeline-rank"}) {
-    if (from.whole(pipeline).value_or(1) > 1) {
-      from.leave_out(pipeline, "models are not cut into pipeline stages: these ranks are in dp");
-    }
   }
 }
 

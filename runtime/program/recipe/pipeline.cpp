@@ -6,6 +6,7 @@
 #include "mesh/base/error.h"
 #include "mesh/base/size_text.h"
 #include "pipeline_parallel/stage_balance.h"
+#include "runtime/program/recipe/sharding.h"
 #include "runtime/program/yaml/rule.h"
 #include "runtime/training/model/flops.h"
 
@@ -48,9 +49,6 @@ void check_layers(const std::vector<int64_t>& layers, int64_t stages, int64_t bl
 void check_kind(ScheduleKind kind, const Recipe& recipe, const MeshLayout& layout) {
   const PipelineRecipe& asked = recipe.parallel.pipeline;
   const int64_t pp = layout.size(kPipelineAxis), per_rank = asked.stages_per_rank;
-  if (kind == ScheduleKind::ZeroBubble) {
-    throw InputError("parallel.pipeline.schedule", "zb_h1 cannot run yet: use 1f1b or interleaved");
-  }
   if (kind != ScheduleKind::Interleaved && per_rank > 1) {
     throw InputError("parallel.pipeline.schedule", asked.schedule + " has one stage on each rank, but " +
                                                        Key{"parallel.pipeline.stages_per_rank"} + " is " +
@@ -94,13 +92,21 @@ PipelineChoice pipeline_choice(const Recipe& recipe, const MeshLayout& layout) {
   return choice;
 }
 
-void check_pipeline(const Recipe& recipe, const MeshLayout& layout) {
-  if (layout.size(kPipelineAxis) == 1) return;
+void check_pipeline(const Recipe& recipe, const Decisions& decisions) {
+  if (decisions.layout.size(kPipelineAxis) == 1) return;
   if (recipe.train.offload_activations && recipe.device != "cpu") {
     throw InputError("train.offload_activations",
                      "is not possible with pp: several micro-batches are in flight on each rank; leave it out, or use "
                      "train.activation_checkpointing");
   }
+  const ShardingMode mode = decisions.sharding.mode;
+  const bool reduces_each =
+      (mode == ShardingMode::ShardGradOp || mode == ShardingMode::FullShard) && !decisions.fsdp.accumulate_unsharded;
+  if (decisions.pipeline.schedule != ScheduleKind::ZeroBubble || !reduces_each) return;
+  throw InputError("parallel.fsdp.no_sync", describe(decisions.sharding) +
+                                                " reduces gradients in the backward of each micro-batch, but zb_h1 "
+                                                "computes some later: set it to true, or use " +
+                                                Key{"parallel.pipeline.schedule"} + " 1f1b");
 }
 
 std::string name(ScheduleKind kind) {
@@ -116,7 +122,8 @@ std::string describe(const PipelineChoice& choice) {
     text += (i == 0 ? "" : i + 1 == counts.size() ? " and " : ", ") + counts[i];
   }
   return name(choice.schedule) + " over " + counted(static_cast<int64_t>(counts.size()), "stage") + " of " +
-         (is_even ? counts.front() : text) + " layers";
+         (is_even ? counted(choice.blocks.front(), "layer") : text + " layers") +
+         (choice.schedule == ScheduleKind::ZeroBubble ? ", weight gradients deferred" : "");
 }
 
 }  // namespace meshtrain

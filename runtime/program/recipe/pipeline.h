@@ -3,6 +3,7 @@
 #include <string>
 
 #include "mesh/layout.h"
+#include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/recipe.h"
 
 namespace meshtrain {
@@ -13,8 +14,8 @@ namespace meshtrain {
 /// micro-batches.
 PipelineChoice pipeline_choice(const Recipe& recipe, const MeshLayout& layout);
 
-/// Throws InputError for keys that cannot be used with a pipeline.
-void check_pipeline(const Recipe& recipe, const MeshLayout& layout);
+/// Throws InputError for keys that cannot be used with a pipeline, or not with its schedule.
+void check_pipeline(const Recipe& recipe, const Decisions& decisions);
 
 /// Returns "1f1b", "interleaved", "zb_h1".
 std::string name(ScheduleKind kind);

@@ -224,7 +224,7 @@ void check_values(const Recipe& recipe, const MeshLayout& layout) {
 void check_choices(const Recipe& recipe, const Decisions& decisions) {
   check_device(decisions.device);
   check_sharding(recipe, decisions.sharding);
-  check_pipeline(recipe, decisions.layout);
+  check_pipeline(recipe, decisions);
   check_sequence(recipe, decisions);
 }
 

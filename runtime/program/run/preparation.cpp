@@ -118,7 +118,11 @@ void Preparation::forecast_step(const RunOptions& options) try {
   if (mesh) {
     check_offload_memory(forecast->step.offload.host, request.hosts.ranks_per_host, available_host_memory());
   }
-  memory = memory_notice(recipe, decisions, request, forecast->step.memory().total(), /*measured=*/mesh != nullptr);
+  // Without a pipeline rank 0 stands for all ranks.
+  const bool has_stages = mesh && decisions.layout.size(kPipelineAxis) > 1;
+  const int64_t needed = has_stages ? meshtrain::forecast(decisions, request.hosts).step.memory().total()
+                                    : forecast->step.memory().total();
+  memory = memory_notice(recipe, decisions, request, needed, /*measured=*/mesh != nullptr);
 } catch (const InputError& error) {
   throw located(error, recipe);
 } catch (const std::exception& error) {

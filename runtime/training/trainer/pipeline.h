@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "fsdp/flat_buffer.h"
@@ -14,12 +16,16 @@ struct SharedBuffer {
   Group holders;  ///< the ranks that have this rank's shard of a copy
 };
 
+/// Observes the steps of a rank: gets each action that computes when it begins, and none when all have ended.
+using OnAction = std::function<void(const std::optional<PipelineAction>&)>;
+
 /// A pipeline as a rank sees it, whose parts of the model are its stages.
 struct Pipeline {
   const PipelineLinks* links = nullptr;  ///< null: this rank has all stages. It must outlive the trainer
   ScheduleKind schedule = ScheduleKind::OneForwardOneBackward;
   int first_trained = 0;  ///< the first stage with a trained parameter: stages before it have no backward
   std::vector<SharedBuffer> shared = {};
+  OnAction on_action = {};
 
   int num_ranks() const { return links == nullptr ? 1 : links->size(); }
   /// Returns true on the rank of the last stage, which has the loss.

@@ -12,11 +12,16 @@
 
 #include "mesh/device/aten.h"
 #include "mesh/flight_recorder.h"
+#include "tensor_parallel/products/deferred.h"
 
 namespace meshtrain {
 namespace {
 
 using Kind = PipelineAction::Kind;
+
+bool computes(Kind kind) {
+  return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::InputGradient || kind == Kind::WeightGradient;
+}
 
 // Purposes of messages.
 constexpr const char *kActivations = "pp.activations", *kGradients = "pp.input_gradients";
@@ -93,14 +98,17 @@ class Run {
         start_(start),
         links_(pipeline.links),
         first_trained_(pipeline.first_trained),
+        on_action_(pipeline.on_action),
         loss_sum_(at::zeros({}, start.options().dtype(at::kDouble))) {}
 
   at::Tensor take_all() {
     for (const PipelineAction& action : schedule_.rows.at(static_cast<size_t>(rank()))) {
       show(action.micro_batch, work_of(action));
+      if (on_action_ && computes(action.kind)) on_action_(action);
       take(action);
     }
     show(std::nullopt, "last messages");
+    if (on_action_) on_action_(std::nullopt);
     for (const Work& work : sent_) work.wait();
     return loss_sum_;
   }
@@ -132,7 +140,13 @@ class Run {
       case Kind::Forward:
         return forward(stage, i);
       case Kind::Backward:
-        return backward(stage, i);
+        return backward(stage, i, /*reduces=*/i + 1 == schedule_.micro_batches);
+      case Kind::InputGradient: {
+        const DeferringBackward defers(deferred_[{stage, i}]);
+        return backward(stage, i, /*reduces=*/false);
+      }
+      case Kind::WeightGradient:
+        return weight_gradients(stage, i);
       case Kind::SendActivation:
         return send_output(stage, passes_.at({stage, i}));
       case Kind::ReceiveActivation:
@@ -147,11 +161,7 @@ class Run {
         if (stage < first_trained_) return;
         gradients_[{stage, i}] = receive(from_stage(stage + 1, kGradients), passes_.at({stage, i}).empty_output());
         return;
-      case Kind::InputGradient:
-      case Kind::WeightGradient:
-        break;
     }
-    throw std::logic_error("a schedule with the " + describe(action) + " cannot run yet");
   }
 
   static Arrival receive(const Link& link, at::Tensor tensor) {
@@ -180,7 +190,7 @@ class Run {
     passes_[{stage, i}] = std::move(pass);
   }
 
-  void backward(int stage, int i) {
+  void backward(int stage, int i, bool reduces) {
     const Pass pass = std::move(passes_.extract({stage, i}).mapped());
     const bool is_loss = stage + 1 == schedule_.stages;
     at::Tensor gradient;
@@ -189,7 +199,7 @@ class Run {
     } else if (stage >= first_trained_) {
       gradient = gradients_.extract({stage, i}).mapped().await();
     }
-    run_backward(part_of(stage), pass, gradient, /*reduces=*/i + 1 == schedule_.micro_batches);
+    run_backward(part_of(stage), pass, gradient, reduces);
     if (is_loss) loss_sum_.add_(pass.output.detach());
     if (stage <= first_trained_) return;
     if (is_here(stage - 1)) {
@@ -199,16 +209,28 @@ class Run {
     }
   }
 
+  void weight_gradients(int stage, int i) {
+    FlightRecorder::own().set_work("weight gradients");
+    DeferredGradients gradients = std::move(deferred_.extract({stage, i}).mapped());
+    if (i + 1 < schedule_.micro_batches) return gradients.compute();
+    const std::vector<ParameterGroup>& groups = part_of(stage).groups();
+    for (const ParameterGroup& group : groups) group.fsdp->begin_deferred();
+    gradients.compute();
+    for (const ParameterGroup& group : groups) group.fsdp->end_backward();
+  }
+
   const PipelineSchedule& schedule_;
   const ModelParts& parts_;
   const StepBatch& batch_;
   const at::Tensor& start_;
   const PipelineLinks* links_;
   int first_trained_;
+  const OnAction& on_action_;
   std::map<Key, Arrival> inputs_;  // from other ranks
   std::map<Key, Pass> passes_;
   std::map<Key, Arrival> gradients_;           // of outputs
   std::map<Key, at::Tensor> input_gradients_;  // for other ranks
+  std::map<Key, DeferredGradients> deferred_;  // of weights
   std::vector<Work> sent_;
   at::Tensor loss_sum_;
 };

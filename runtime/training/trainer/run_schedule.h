@@ -10,11 +10,11 @@ namespace meshtrain {
 
 /// Runs this rank's row of a schedule. A stage takes the output of the stage before, detached, and passes the gradient
 /// of this input back to that stage, over a link where that is on another rank. A stage's gradients are reduced after
-/// the backward of its last micro-batch. `parts`: the rank's stages in their order. `batch`: the same on all ranks of
-/// the pipeline. `start`: the gradient of the loss sums, a scalar. Returns the sum of the loss sums, an fp64 scalar on
-/// the device of `start`; 0 on ranks without the last stage. Every rank of the schedule must call it, between
-/// Fsdp::begin_step() and the use of gradients. Throws std::logic_error for schedules with weight gradients of their
-/// own, which cannot run yet.
+/// the backward of its last micro-batch, or with the last of its weight gradients where these are actions of their own;
+/// Fsdp must then have memory for the gradients of a complete step. `parts`: the rank's stages in their order. `batch`:
+/// the same on all ranks of the pipeline. `start`: the gradient of the loss sums, a scalar. Returns the sum of the loss
+/// sums, an fp64 scalar on the device of `start`; 0 on ranks without the last stage. Every rank of the schedule must
+/// call it, between Fsdp::begin_step() and the use of gradients.
 at::Tensor run_schedule(const PipelineSchedule& schedule, const ModelParts& parts, const StepBatch& batch,
                         const at::Tensor& start, const Pipeline& pipeline = {});
 

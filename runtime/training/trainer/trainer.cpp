@@ -60,6 +60,7 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
         "shards or state of some parts of the model are offloaded, those of others are not: give all parts the same "
         "FsdpOptions::memory and state_memory");
   }
+  check_gradient_memory();
   if (!is_offloaded) return;
   if (!pipeline_.shared.empty()) {
     throw InputError(
@@ -70,6 +71,16 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
   }
   optimizer_->report_updates();
   watch_leaving_gradients();
+}
+
+void Trainer::check_gradient_memory() const {
+  const bool reused = std::ranges::any_of(
+      groups_, [](const ParameterGroup& group) { return group.fsdp->memory().gradients.is_reused(); });
+  if (!reused || pipeline_.schedule != ScheduleKind::ZeroBubble) return;
+  throw InputError("parallel.fsdp.no_sync",
+                   "gradients are reduced in the backward of each micro-batch, but zb_h1 computes some later: set it "
+                   "to true, or use " +
+                       Key{"parallel.pipeline.schedule"} + " 1f1b");
 }
 
 void Trainer::watch_leaving_gradients() {

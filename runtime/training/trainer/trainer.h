@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "mesh/device_mesh.h"
 #include "runtime/training/checkpoint/training_state.h"
@@ -33,8 +34,9 @@ class Trainer {
   /// `parts`: the parts that this rank computes, at least one, all with the same kind of shard memory. `index`: the
   /// parameters of the complete model, including those of `parts` (index_of()). `make`: makes the optimizer.
   /// `pipeline`: the pipeline whose stages `parts` are. Throws InputError when no optimizer has the name in `options`,
-  /// when the optimizer's state is offloaded alone and `make` returns an optimizer that has no Optimizer::pagers(), and
-  /// when shards are offloaded that stages share. Not collective. `mesh`, the complete one, must outlive this.
+  /// when the optimizer's state is offloaded alone and `make` returns an optimizer that has no Optimizer::pagers(),
+  /// when shards are offloaded that stages share, and when a schedule defers weight gradients whose memory is reused
+  /// within a step. Not collective. `mesh`, the complete one, must outlive this.
   Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh, const TrainerOptions& options,
           const OptimizerFactory& make = make_optimizer, Pipeline pipeline = {});
   Trainer(const Trainer&) = delete;
@@ -44,6 +46,9 @@ class Trainer {
   /// documents in a sample. All ranks must call it, and StepGraph::hindrance() must be empty. `graph`: a graph of the
   /// trainer's device.
   void use_graph(std::unique_ptr<DeviceGraph> graph);
+
+  /// Sets a function that observes the actions of later steps.
+  void on_action(OnAction function) { pipeline_.on_action = std::move(function); }
 
   /// Makes one update: compute_gradients(), then update(). Throws std::invalid_argument when `request` has no learning
   /// rate.
@@ -139,6 +144,7 @@ class Trainer {
   void multiply_gradients(const at::Tensor& factor);
   /// Makes the device unscale gradients and compute their squares before they leave for the host.
   void watch_leaving_gradients();
+  void check_gradient_memory() const;
   void shards_changed(const ShardChange& change);
   /// Returns when the host may read and change offloaded shards.
   void finish_copies() const;

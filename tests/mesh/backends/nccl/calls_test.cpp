@@ -105,11 +105,14 @@ TEST(NcclCalls, AShardInAnotherPlaceOfTheInputIsWrittenApart) {
 }
 
 TEST(NcclGroups, TwoQueuesShareTheBlocksOfOne) {
-  EXPECT_EQ(2 * nccl_max_blocks(Urgency::Background, true), nccl_max_blocks(Urgency::Background, false));
-  EXPECT_GT(nccl_max_blocks(Urgency::Background, true), 0);
+  EXPECT_EQ(2 * nccl_max_blocks({.name = "", .urgency = Urgency::Background}, true),
+            nccl_max_blocks({.name = "", .urgency = Urgency::Background}, false));
+  EXPECT_GT(nccl_max_blocks({.name = "", .urgency = Urgency::Background}, true), 0);
   for (const bool two_queues : {false, true}) {
-    EXPECT_EQ(nccl_max_blocks(Urgency::Awaited, two_queues), 0) << "as NCCL sees fit";
-    EXPECT_GT(nccl_max_blocks(Urgency::Soon, two_queues), 0);
+    EXPECT_EQ(nccl_max_blocks({.name = "", .urgency = Urgency::Awaited}, two_queues), 0) << "as NCCL sees fit";
+    EXPECT_GT(nccl_max_blocks({.name = "", .urgency = Urgency::Soon}, two_queues), 0);
+    EXPECT_EQ(nccl_max_blocks({.name = "", .urgency = Urgency::Awaited, .messages_only = true}, two_queues), 2)
+        << "a link";
   }
 }
 

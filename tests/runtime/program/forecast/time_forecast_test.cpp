@@ -56,6 +56,28 @@ TEST(TimeForecast, AStepEndsWithItsLastCollective) {
   EXPECT_DOUBLE_EQ(time.total(), 5);
 }
 
+TEST(TimeForecast, ActionsOfAPipelineDoNotWaitForMessages) {
+  CollectiveCall sent = collective(3, 0, "pp 0>1"), received = collective(3, 1, "pp 1>0");
+  sent.kind = received.kind = Collective::Kind::Message;
+  received.sent_bytes = 0;
+  const PipelineAction forward{PipelineAction::Kind::Forward, 0, 0}, backward{PipelineAction::Kind::Backward, 0, 0};
+  const Timeline timeline{
+      {product(1), ActionBegin{forward}, product(2), sent, received, ActionBegin{backward}, CollectiveWait{1},
+       product(4), ActionBegin{}, CollectiveWait{0}, product(1, TimelinePart::Update)},
+      {}};
+  Machine machine = slow_machine();
+  const ActionSeconds actions = actions_of(timeline, machine);
+  EXPECT_DOUBLE_EQ(actions.before, 1);
+  EXPECT_DOUBLE_EQ(actions.actions.at(forward), 2);
+  EXPECT_DOUBLE_EQ(actions.actions.at(backward), 4);
+  EXPECT_DOUBLE_EQ(actions.after, 1);
+  EXPECT_DOUBLE_EQ(actions.message, 3);
+  EXPECT_DOUBLE_EQ(time_of(timeline, machine).total(), 8);
+  machine.overlap = 0.5;
+  EXPECT_DOUBLE_EQ(actions_of(timeline, machine).actions.at(forward), 5) << "each end holds up computing for a half";
+  EXPECT_DOUBLE_EQ(time_of(timeline, machine).exposed.at("pp"), 3);
+}
+
 TEST(TimeForecast, CollectivesThatNeedTheProcessorHoldUpComputing) {
   Machine machine = slow_machine();
   machine.overlap = 0.25;

@@ -92,7 +92,7 @@ TEST(RecipeChanges, HowItIsTrainedMayChange) {
   EXPECT_EQ(changes.contradictions, Lines{});
   EXPECT_EQ(changes.allowed,
             (Lines{"model.hf: /models/other place, was none", "parallel.mesh.dp: 1, was 2",
-                   "parallel.mesh.tp: 2, was 1", "parallel.order: [tp, dp, cp], was [dp, cp, tp]",
+                   "parallel.mesh.tp: 2, was 1", "parallel.order: [tp, dp, cp], was [pp, dp, cp, tp]",
                    "data.tokens: /moved/tokens.bin, was /data/tokens.bin", "train.precision: bf16_mixed, was fp32",
                    "train.freeze: [*embed*, a b], was []", "optimizer.learning_rate: 0.002, was 0.001",
                    "optimizer.groups: [{pattern: *norm*, learning_rate_factor: 2, weight_decay: 0.5}], was []",

@@ -45,7 +45,7 @@ void expect_layout(const Recipe& recipe, const Documented& expected) {
   EXPECT_EQ(recipe.parallel.mesh.at("dp"), expected.dp);
   EXPECT_EQ(recipe.parallel.mesh.at("tp"), expected.tp);
   EXPECT_EQ(recipe.parallel.mesh.at("cp"), expected.cp);
-  EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"dp", "tp", "cp"}));
+  EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"pp", "dp", "tp", "cp"}));
   EXPECT_EQ(recipe.parallel.fsdp.mode, "no_shard");
   EXPECT_EQ(recipe.parallel.sequence_parallel, "off");
   EXPECT_EQ(recipe.parallel.context.algorithm, "all_gather");

@@ -72,13 +72,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"schedule: {name: [cosine]}\n", ":16:18: schedule.name: a list is not a single word"},
         BadLine{"parallel: {order: [dp, dp]}\n",
                 ":16:19: parallel.order: [dp, dp] names dp more than once: name each axis once"},
-        BadLine{
-            "parallel: {order: [dp, tp, pp]}\n",
-            ":16:28: parallel.order: \"pp\" is not one of dp, tp, cp; here models are not cut into pipeline stages: "
-            "give these ranks to dp, tp or cp of parallel.mesh"},
+        BadLine{"parallel: {order: [dp, tp, ep]}\n",
+                ":16:28: parallel.order: \"ep\" is not one of dp, tp, cp, pp; here models have no experts"},
         BadLine{"parallel: {mesh: {dp: 0}}\n", ":16:23: parallel.mesh.dp: 0 is impossible: it must be at least 1"},
         BadLine{"parallel: {mesh: {zp: 2}}\n",
-                ":16:19: parallel.mesh: \"zp\" is not one of dp, tp, cp; did you mean \"dp\"?"},
+                ":16:19: parallel.mesh: \"zp\" is not one of dp, tp, cp, pp; did you mean \"dp\"?"},
         BadLine{"parallel: {mesh: {ep: 2}}\n", ":16:19: parallel.mesh.ep: unknown key; here models have no experts"},
         BadLine{"parallel: {mesh: 8}\n",
                 ":16:18: parallel.mesh: \"8\" is not a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"},
@@ -361,11 +359,8 @@ TEST(RecipeErrors, NameAllThatIsMissing) {
 TEST(RecipeErrors, NameTheMesh) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe);
-  EXPECT_EQ(input_error([&] { load_recipe(file, {}, "dp=2,pp=2"); }),
-            "--mesh dp=2,pp=2: parallel.mesh.pp: unknown key; here models are not cut into pipeline stages: give these "
-            "ranks to dp, tp or cp of parallel.mesh");
   EXPECT_EQ(input_error([&] { load_recipe(file, {}, "dp=2,zp=2"); }),
-            "--mesh dp=2,zp=2: \"zp\" is not one of dp, tp, cp; did you mean \"dp\"?");
+            "--mesh dp=2,zp=2: \"zp\" is not one of dp, tp, cp, pp; did you mean \"dp\"?");
   EXPECT_NE(input_error([&] { load_recipe(file, {}, "dp=two"); }).find("dp=two"), std::string::npos);
 }
 

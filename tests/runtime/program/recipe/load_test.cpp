@@ -26,7 +26,7 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_EQ(recipe.model.shape.head_dim, 16);
   EXPECT_FALSE(recipe.model.shape.qkv_bias);
   EXPECT_TRUE(recipe.parallel.mesh.empty());
-  EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"dp", "cp", "tp"}));
+  EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"pp", "dp", "cp", "tp"}));
   EXPECT_EQ(recipe.parallel.fsdp.mode, "auto");
   EXPECT_EQ(recipe.train.micro_batch, 1);
   EXPECT_EQ(recipe.train.clip_norm, 1.0);
@@ -382,13 +382,13 @@ TEST(LoadRecipe, LayersMergeMapsAndReplaceTheRest) {
   EXPECT_FALSE(recipe.data.ignore_id.has_value());
   EXPECT_EQ(recipe.data.tokens, folder.path() / "base/tokens.bin") << "relative to the file that says it";
   EXPECT_EQ(recipe.parallel.mesh, (std::map<std::string, int64_t>{{"cp", 8}, {"tp", 2}}));
-  EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"cp", "dp", "tp"}));
+  EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"pp", "cp", "dp", "tp"}));
 }
 
 TEST(LoadRecipe, AxesThatTheOrderLeavesOutAreTheOutermost) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe + "parallel: {mesh: {dp: 2, cp: 2}, order: [dp, tp]}\n");
-  EXPECT_EQ(load_recipe(file, {}, "").parallel.order, (std::vector<std::string>{"cp", "dp", "tp"}));
+  EXPECT_EQ(load_recipe(file, {}, "").parallel.order, (std::vector<std::string>{"pp", "cp", "dp", "tp"}));
 }
 
 TEST(LoadRecipe, OverridesWinAndMeshReplaces) {

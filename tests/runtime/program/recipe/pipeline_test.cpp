@@ -1,0 +1,100 @@
+#include "runtime/program/recipe/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/program/recipe/decisions.h"
+#include "tests/runtime/program/recipe/fitting_recipe.h"
+#include "tests/support/messages.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::fitting_recipe;
+using testing::message;
+using Counts = std::vector<int64_t>;
+
+MeshLayout mesh(int64_t pp, int64_t dp = 1, int64_t tp = 1) {
+  return MeshLayout::fit({{"pp", pp}, {"dp", dp}, {"tp", tp}}, training_axes(), pp * dp * tp);
+}
+
+/// Returns a recipe of `layers` layers with so many samples in a step, one at a time.
+Recipe recipe_of(int64_t layers, int64_t samples = 8) {
+  Recipe recipe = fitting_recipe();
+  recipe.model.shape.num_hidden_layers = layers;
+  recipe.train.global_batch = samples;
+  recipe.train.micro_batch = 1;
+  return recipe;
+}
+
+Recipe staged(Recipe recipe, const PipelineRecipe& pipeline) {
+  recipe.parallel.pipeline = pipeline;
+  return recipe;
+}
+
+std::string refusal(const Recipe& recipe, const MeshLayout& layout) {
+  return message<InputError>([&] { resolve(recipe, layout); });
+}
+
+TEST(PipelineChoice, ThereIsNoneOnAMeshWithoutPp) {
+  EXPECT_TRUE(resolve(staged(recipe_of(4), {"interleaved", 2, {1, 1, 1, 1}}), mesh(1, 2)).pipeline.blocks.empty());
+}
+
+TEST(PipelineChoice, TheHeadCountsInTheLastStage) {
+  Recipe recipe = recipe_of(8);
+  EXPECT_EQ(resolve(recipe, mesh(2)).pipeline.blocks, (Counts{4, 4}));
+  recipe.model.shape.vocab_size = 60'000;
+  const Counts blocks = resolve(recipe, mesh(2)).pipeline.blocks;
+  EXPECT_GT(blocks[0], blocks[1]) << "the head of a large vocabulary costs as much as some blocks";
+  EXPECT_EQ(blocks[0] + blocks[1], 8);
+}
+
+TEST(PipelineChoice, SeveralStagesOnEachRankAreInterleaved) {
+  const PipelineChoice choice = resolve(staged(recipe_of(8), {"auto", 2, {}}), mesh(2)).pipeline;
+  EXPECT_EQ(choice.schedule, ScheduleKind::Interleaved);
+  EXPECT_EQ(choice.blocks, (Counts{2, 2, 2, 2}));
+  EXPECT_EQ(describe(choice), "interleaved over 4 stages of 2 layers");
+  EXPECT_EQ(resolve(recipe_of(8), mesh(2)).pipeline.schedule, ScheduleKind::OneForwardOneBackward);
+}
+
+TEST(PipelineChoice, TheRecipesLayersAreTaken) {
+  const PipelineChoice choice = resolve(staged(recipe_of(8), {"1f1b", 1, {1, 3, 4}}), mesh(3)).pipeline;
+  EXPECT_EQ(choice.blocks, (Counts{1, 3, 4}));
+  EXPECT_EQ(describe(choice), "1f1b over 3 stages of 1, 3 and 4 layers");
+}
+
+TEST(PipelineChoice, WhatCannotBeIsRefusedWithItsNumbers) {
+  EXPECT_EQ(refusal(recipe_of(3), mesh(4)),
+            "parallel.mesh: pp=4 makes 4 stages, but the model has only 3 layers: use a smaller pp");
+  EXPECT_EQ(refusal(staged(recipe_of(3), {"auto", 2, {}}), mesh(2)),
+            "parallel.mesh: pp=2 x stages_per_rank 2 makes 4 stages, but the model has only 3 layers: use a smaller pp "
+            "or fewer stages a rank");
+  EXPECT_EQ(refusal(staged(recipe_of(8), {"auto", 1, {8}}), mesh(2)),
+            "parallel.pipeline.layers: has 1 number, but the pipeline has 2 stages: give the number of layers of each "
+            "stage");
+  EXPECT_EQ(refusal(staged(recipe_of(8), {"auto", 1, {4, 5}}), mesh(2)),
+            "parallel.pipeline.layers: add up to 9, but the model has 8 layers: give each layer to one stage");
+  EXPECT_EQ(refusal(staged(recipe_of(8), {"1f1b", 2, {}}), mesh(2)),
+            "parallel.pipeline.schedule: 1f1b has one stage on each rank, but parallel.pipeline.stages_per_rank is 2: "
+            "use interleaved, or leave that key out");
+  EXPECT_EQ(refusal(staged(recipe_of(8), {"interleaved", 1, {}}), mesh(2)),
+            "parallel.pipeline.schedule: interleaved needs several stages on each rank: set "
+            "parallel.pipeline.stages_per_rank to 2 or more, or use 1f1b");
+  EXPECT_EQ(refusal(staged(recipe_of(8, 6), {"auto", 2, {}}), mesh(2, 2)),
+            "parallel.pipeline.stages_per_rank: interleaved stages need a multiple of pp = 2 micro-batches, but "
+            "train.global_batch / dp / train.micro_batch = 6 / 2 / 1 = 3: change the batch or the mesh, or use one "
+            "stage a rank");
+}
+
+TEST(PipelineChoice, AutoReducesGradientsOnceAStep) {
+  const Decisions decisions = resolve(recipe_of(8), mesh(2, 2));
+  EXPECT_EQ(decisions.sharding.mode, ShardingMode::ShardGradOp);
+  EXPECT_TRUE(decisions.fsdp.accumulate_unsharded);
+  EXPECT_EQ(resolve(recipe_of(8), mesh(2, 2, 2)).sharding.mode, ShardingMode::NoShard);
+  Recipe full = recipe_of(8);
+  full.parallel.fsdp.mode = "full_shard";
+  EXPECT_EQ(resolve(full, mesh(2, 2)).sharding.mode, ShardingMode::FullShard);
+  EXPECT_FALSE(resolve(full, mesh(2, 2)).fsdp.accumulate_unsharded);
+}
+
+}  // namespace
+}  // namespace meshtrain
