@@ -2,6 +2,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "tests/support/full_run.h"
@@ -57,6 +58,23 @@ TEST_F(StandStill, AfterTheLimitTheRunEndsWithFlightRecords) {
   expect_match(diagnosed.out, "\n" + name_of_rank(2) + " holds up 3 ranks, for . s in .*: its process is stopped");
   expect_match(diagnosed.out,
                R"(rank 0 \(dp=0 cp=0 tp=0\) on \S+\n  in    step \d+, .*\n  state waits in number \d+ of group \w+)");
+}
+
+TEST_F(StandStill, FlightRecordsOfAPipelineHaveLinksWithBothEnds) {
+  Program program(endless(2, "pp=2", {"parallel.timeout=3", "model.num_hidden_layers=2"}));
+  wait_for_steps(20);
+  kill(process_of(1), SIGSTOP);
+  EXPECT_EQ(program.wait().status, 1);
+  std::set<std::string> links;
+  for (const nlohmann::json& line : lines(run_dir / "flight/rank-00000.jsonl")) {
+    if (line.value("link", false)) links.insert(line.at("name").get<std::string>() + line.at("ranks").dump());
+  }
+  EXPECT_EQ(links, (std::set<std::string>{"pp 0>1[0,1]", "pp 1>0[1,0]"}));
+  std::filesystem::remove(run_dir / "events.jsonl");  // which has the line of the console
+  const Ending diagnosed = run_meshtrain({"diagnose", run_dir.string()});
+  EXPECT_EQ(diagnosed.status, 0) << diagnosed.err;
+  expect_match(diagnosed.out, R"(\nrank 1 .*holds up 1 rank, for . s in .*, number \d+ of )" + kGroupOrLink + ": ");
+  expect_match(diagnosed.out, R"(\n  state waits in number \d+ of )" + kGroupOrLink + ", unchanged for ");
 }
 
 TEST_F(StandStill, AStopIsObeyedWhileARankIsStuck) {
