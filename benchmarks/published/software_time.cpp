@@ -55,6 +55,8 @@ class Translator {
     to_.events.emplace_back(own);
   }
 
+  void operator()(const ActionBegin& /*begin*/) {}  // published runs here have no pipeline
+
   void operator()(const CollectiveCall& call) {
     using Kind = Collective::Kind;
     CollectiveCall own = call;
