@@ -109,12 +109,19 @@ void Gathering::let_go(size_t unit) {
   gather.state = State::Away;
 }
 
+bool Gathering::has_lent() const {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!units_[unit].whole_step() && gathers_[unit].state != State::Away) return true;
+  }
+  return false;
+}
+
 void Gathering::before_forward(size_t unit) {
   // Reused memory assumes the order of the list: a unit used out of order may share memory with one still gathered.
   const auto here = static_cast<int64_t>(unit);
   if (!units_[unit].whole_step() && reuses_memory()) evict_others(here, here + ahead_);
-  const bool first_use = need(unit);
-  if (first_use || !units_[unit].whole_step()) prefetch(unit, +1);
+  const bool first_use = need(unit), begins = first_use && !(reuses_memory() && has_lent());
+  if (begins || !units_[unit].whole_step()) prefetch(unit, +1);
 }
 
 void Gathering::after_forward(size_t unit, bool in_backward) {

@@ -73,6 +73,8 @@ class Gathering {
   void evict_others(int64_t first, int64_t last);
   /// Starts the gathers of the units after `unit` in the direction `step`, +1 or -1, and reads the next shard ahead.
   void prefetch(size_t unit, int step);
+  /// Returns true when a unit that is not of the whole step has its parameters, or a gather of it is under way.
+  bool has_lent() const;
 
   std::vector<Unit>& units_;
   Group group_;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -76,6 +77,34 @@ TEST_P(Export, IsReadBackByAnotherMesh) {
   for (const Parameter* parameter : second.model().parameters()) {
     EXPECT_TRUE(at::equal(parameter->valid().detach(), part(wanted.at(parameter->name), parameter->box)))
         << parameter->name;
+  }
+}
+
+/// Returns the tensors that a trainer of `recipe` on `mesh` exports to `folder`, by name.
+std::map<std::string, at::Tensor> exported(const Recipe& recipe, const DeviceMesh& mesh,
+                                           const std::filesystem::path& folder) {
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  export_model(trainer.index(), trainer.groups(), recipe.model.shape, {}, mesh, folder);
+  mesh.world().barrier();
+  const SafetensorsFolder weights(folder);
+  std::map<std::string, at::Tensor> all;
+  for (const std::string& name : weights.names()) all[name] = weights.read(name);
+  return all;
+}
+
+TEST(ExportOfStages, HasTheAdaptersOfAllStages) {
+  const ScratchFolder folder(world());
+  for (const char* precision : {"fp32", "bf16_mixed"}) {
+    Cell cell{{"llama", false, "gqa", "none", "one", precision, "adamw"}, 1, 1, 1, "none", "contiguous", false, 1};
+    cell.variant.adapter = "all";
+    cell.variant.layers = std::max<int64_t>(world().size(), 2);
+    const std::filesystem::path own = folder.path() / (precision + std::to_string(world().rank()));
+    const auto wanted = exported(recipe_of(cell, /*alone=*/true, folder.path()), one_rank_mesh(), own);
+    cell.pp = world().size();
+    const auto found =
+        exported(recipe_of(cell, /*alone=*/false, folder.path()), mesh_of(cell), folder.path() / precision);
+    ASSERT_EQ(found.size(), wanted.size());
+    for (const auto& [name, tensor] : wanted) EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
   }
 }
 

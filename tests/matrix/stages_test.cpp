@@ -9,6 +9,7 @@
 #include "mesh/base/error.h"
 #include "mesh/device/aten.h"
 #include "runtime/training/transformer/transformer_trainer.h"
+#include "tests/support/scratch.h"
 #include "tests/support/small_model.h"
 #include "tests/support/world.h"
 
@@ -163,6 +164,29 @@ TEST(Stages, GiveTheseBitsWithDeferredWeightGradientsOfAnyModel) {
       TrainingOptions options = options_of(shape, {ShardingMode::FullShard, true}, at::kFloat);
       variant.choose(options);
       expect_bits(options, pipelines_of(shape.pp)[1], mesh, stage, variant.name);
+    }
+  }
+}
+
+// The copy of the embedding is used first by the head, when the last block still has the memory that units share.
+TEST(Stages, OfATiedModelHaveTheSameBitsOnDisk) {
+  const ScratchFolder folder(world());
+  const int64_t size = world().size();
+  if (size == 1 || size > 4) GTEST_SKIP() << "for 2 and 4 ranks";
+  const DeviceMesh mesh(MeshLayout({{"pp", size}, {"dp", 1}, {"cp", 1}, {"tp", 1}}), world());
+  for (const bool even : {true, false}) {
+    TrainingOptions options = options_of({size, 1, 1, 1}, {ShardingMode::NoShard, false}, at::kFloat);
+    options.shape.tie_word_embeddings = true;
+    options.pipeline.blocks.assign(static_cast<size_t>(size), even ? 2 : 1);
+    options.pipeline.blocks.front() = 8 - (size - 1) * options.pipeline.blocks.back();
+    TransformerTrainer in_memory(options, mesh, at::kCPU);
+    const Tensors wanted = three_steps(in_memory, mesh, 1);
+    options.sharding.mode = ShardingMode::FullShard;
+    options.offload = Offload::Disk;
+    options.offload_folder = folder.path();
+    TransformerTrainer on_disk(options, mesh, at::kCPU);
+    for (const auto& [name, tensor] : three_steps(on_disk, mesh, 1)) {
+      EXPECT_TRUE(at::equal(tensor, wanted.at(name))) << name << (even ? ", two blocks" : ", one block");
     }
   }
 }

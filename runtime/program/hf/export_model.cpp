@@ -89,6 +89,23 @@ at::Tensor hand_over(const at::Tensor& full, const std::vector<int64_t>& shape, 
   return world.rank() == 0 ? arrived.view(shape) : full;
 }
 
+/// Brings the factors that other ranks hold to rank 0. Every rank of `world` must call it.
+void collect_adapters(std::map<std::string, at::Tensor>& adapters, const ParameterIndex& index,
+                      const std::vector<OrderKey>& order, at::Device device, const Group& world) {
+  const int64_t own_dtype = adapters.empty() ? -1 : static_cast<int64_t>(adapters.begin()->second.scalar_type());
+  at::Tensor dtype = at::full({1}, own_dtype, at::kLong);  // the same wherever there is a factor
+  world.all_reduce(dtype, Reduce::Max).wait();
+  const auto options = at::TensorOptions(device).dtype(static_cast<at::ScalarType>(dtype.item<int64_t>()));
+  for (const OrderKey& key : order) {
+    const ParameterIndex::Entry& entry = index[key.number];
+    if (!is_adapter(entry.name) || key.holder == 0) continue;
+    const bool is_here = world.rank() == key.holder;
+    const at::Tensor own = is_here ? adapters.at(entry.name).to(device) : at::empty({0}, options);
+    const at::Tensor factor = hand_over(own, entry.global_shape, key.holder, world);
+    if (world.rank() == 0) adapters[entry.name] = factor.cpu();
+  }
+}
+
 }  // namespace
 
 std::string export_model(const ParameterIndex& index, const std::vector<ParameterGroup>& groups,
@@ -104,8 +121,13 @@ std::string export_model(const ParameterIndex& index, const std::vector<Paramete
     writer.emplace(folder, shape, carried, entries);
   });
   const Group world = mesh.world().with_purpose("export");
-  const auto adapters = shape.adapter ? gather_adapters(groups) : std::map<std::string, at::Tensor>();
+  std::map<std::string, at::Tensor> adapters;
+  const at::Tensor nothing = at::empty({0}, groups.at(0).fsdp->units().at(0).parameters().at(0)->tensor.options());
   const std::vector<OrderKey> order = writing_order(index, groups, world);
+  if (shape.adapter) {
+    adapters = gather_adapters(groups);
+    collect_adapters(adapters, index, order, nothing.device(), world);
+  }
   auto next = order.begin();
   const auto write = [&](at::Tensor full) {  // ignored on ranks that do not hold it
     const ParameterIndex::Entry& entry = index[next->number];
@@ -120,7 +142,6 @@ std::string export_model(const ParameterIndex& index, const std::vector<Paramete
     });
     ++next;
   };
-  const at::Tensor nothing = at::empty({0}, groups.at(0).fsdp->units().at(0).parameters().at(0)->tensor.options());
   while (next != order.end()) {
     const int64_t holder = next->holder;
     const auto is_next = [&] { return next != order.end() && next->holder == holder; };

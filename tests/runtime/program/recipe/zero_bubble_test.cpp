@@ -29,7 +29,7 @@ TEST(ZeroBubble, RunsWhereGradientsHaveMemoryForAStep) {
   const MeshLayout mesh = pipeline_mesh(2);
   const Decisions decisions = resolve(with_zero_bubble(), mesh);
   EXPECT_EQ(decisions.pipeline.schedule, ScheduleKind::ZeroBubble);
-  EXPECT_EQ(describe(decisions.pipeline), "zb_h1 over 2 stages of 1 layers, weight gradients deferred");
+  EXPECT_EQ(describe(decisions.pipeline), "zb_h1 over 2 stages of 1 layer, weight gradients deferred");
   for (const char* mode : {"no_shard", "shard_optimizer"})
     EXPECT_NO_THROW(resolve(with_zero_bubble(mode), mesh)) << mode;
   for (const char* mode : {"shard_grad_op", "full_shard"}) {

@@ -61,6 +61,8 @@ class Connections : public ::testing::Test {
  protected:
   using Lost = std::vector<std::pair<int, Loss>>;
 
+  Connections() { set_rank_name(""); }  // that of other tests in this process
+
   /// Returns rank 7, which calls only this address.
   std::unique_ptr<HostConnections> call(const sockaddr_storage& address) const {
     Invitation invitation = rank_0_->invitation();
