@@ -89,7 +89,7 @@ struct NewestFlight {
   Flight flight;
 };
 
-/// What collectives have cost this rank so far, by the family of their group.
+/// The cost of collectives to this rank so far, by the family of their group.
 struct GroupCost {
   Flight::Clock::duration total{}, exposed{};  ///< GroupFlights
   int64_t sent_bytes = 0;

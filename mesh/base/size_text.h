@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace meshtrain {
 
@@ -44,6 +45,15 @@ std::string counted(Count count, const std::string& word, const std::string& plu
          (count == 1       ? word
           : plural.empty() ? word + "s"
                            : plural);
+}
+
+/// Returns "a, b and c".
+inline std::string enumerated(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  }
+  return text;
 }
 
 /// Formats seconds as "34:05" or "2:34:05".

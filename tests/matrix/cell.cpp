@@ -75,6 +75,19 @@ class Draw {
   std::mt19937_64 generator_{4};
 };
 
+Variant draw_variant(Draw& draw, bool tied, const std::vector<std::string>& precisions) {
+  return {draw(draw(kFamilyThirds)),
+          tied,
+          draw(std::vector<std::string>{"mha", "gqa"}),
+          draw(kIgnored),
+          draw(kDocuments),
+          draw(precisions),
+          draw(kOptimizers),
+          draw(kFrozen),
+          draw(kGroups),
+          draw(kAdapters)};
+}
+
 std::vector<std::array<int64_t, 3>> meshes(int64_t num_ranks) {
   std::vector<std::array<int64_t, 3>> all;
   for (int64_t dp = 1; dp <= num_ranks; ++dp) {
@@ -115,16 +128,7 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
     for (int64_t accumulation : {1, 2})
       for (bool tied : {false, true})
         for (const std::vector<std::string>& precisions : {kFp64, kFp32, kHalves, kHalves}) {
-          const Variant variant{draw(draw(kFamilyThirds)),
-                                tied,
-                                draw(std::vector<std::string>{"mha", "gqa"}),
-                                draw(kIgnored),
-                                draw(kDocuments),
-                                draw(precisions),
-                                draw(kOptimizers),
-                                draw(kFrozen),
-                                draw(kGroups),
-                                draw(kAdapters)};
+          const Variant variant = draw_variant(draw, tied, precisions);
           const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
           const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
           const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
@@ -167,21 +171,12 @@ void add_pipeline_cells(int64_t pp, int64_t dp, int64_t tp, int64_t cp, Draw& dr
     for (const std::string& sharding : shardings)
       for (bool tied : {false, true})
         for (const std::vector<std::string>& precisions : {kFp64, kFp32, kHalves}) {
-          const Variant variant{draw(draw(kFamilyThirds)),
-                                tied,
-                                draw(std::vector<std::string>{"mha", "gqa"}),
-                                draw(kIgnored),
-                                draw(kDocuments),
-                                draw(precisions),
-                                draw(kOptimizers),
-                                draw(kFrozen),
-                                draw(kGroups),
-                                draw(kAdapters),
-                                pp == 8 ? 8 : pp * stages_per_rank + 1};
+          Variant variant = draw_variant(draw, tied, precisions);
+          variant.layers = pp == 8 ? 8 : pp * stages_per_rank + 1;
           const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
           const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
           const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
-          // As many micro-batches as ranks or more; 1F1B can run with fewer.
+          // Interleaved stages need as many micro-batches as ranks, or a multiple; 1F1B can run with fewer.
           const int64_t least = stages_per_rank > 1 ? pp : pp / 2;
           const int64_t accumulation = least * dp < 16 ? least * draw(std::vector<int64_t>{1, 2}) : least;
           const std::string recompute = draw(kRecompute);

@@ -147,11 +147,10 @@ ModelParts evaluated_model(TransformerOptions options, const PipelineMesh& mesh,
                            const WriteParameter& weights) {
   options.freeze = {"*"};
   const ReplicaMap replicas = map_replicas(options.sharding, mesh);
-  const DeviceMesh& complete = mesh.complete();
-  const std::vector<Range> stages =
-      layers_of_rank(options.pipeline, complete.coordinate(kPipelineAxis), complete.size(kPipelineAxis));
+  const std::vector<Range> stages = own_layers(options.pipeline, mesh.complete());
   std::vector<std::shared_ptr<TransformerPart>> parts;
-  agree(complete.world(), [&] { parts = make_transformer(options, mesh.stage(), device, replicas, weights, stages); });
+  agree(mesh.complete().world(),
+        [&] { parts = make_transformer(options, mesh.stage(), device, replicas, weights, stages); });
   return {parts.begin(), parts.end()};
 }
 

@@ -350,11 +350,9 @@ std::string stages_text(const MeshForecast& mesh, const std::vector<int64_t>& by
 }
 
 std::string describe_stages(const PipelineChoice& pipeline, const std::vector<int64_t>& bytes) {
-  std::string text = describe(pipeline) + "; the ranks along pp need ";
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == bytes.size() ? " and " : ", ") + size_text(bytes[i]);
-  }
-  return text;
+  std::vector<std::string> sizes;
+  for (const int64_t each : bytes) sizes.push_back(size_text(each));
+  return describe(pipeline) + "; the ranks along pp need " + enumerated(sizes);
 }
 
 std::map<std::string, int64_t> memory_parts(const StepMemory& memory) {

@@ -11,9 +11,9 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-/// What a rank holds while it computes: the action's kind and stage, then for each of its stages the micro-batches
-/// whose forward is kept, those whose weight gradients are still to be computed, and those whose input or gradient has
-/// been received and is not used yet.
+/// The tensors that a rank holds while it computes: the action's kind and stage, then for each of its stages the
+/// micro-batches whose forward is kept, those whose weight gradients are still to be computed, and those whose input or
+/// gradient has been received and is not used yet.
 using Holding = std::vector<int>;
 
 /// Returns all that rank `rank` holds at some time.

@@ -45,6 +45,7 @@ MeshForecast forecast_mesh(const Recipe& recipe, const MeshLayout& layout, const
   const Recipe changed = settings.empty() ? recipe : with_overrides(recipe, settings);
   std::map<std::string, int64_t> sizes;
   for (const Axis& axis : layout.axes()) sizes[axis.name] = axis.size;
+  // The order of a recipe on a mesh without pp leaves pp out.
   const MeshLayout ordered = MeshLayout::fit(sizes, complete_order(changed.parallel.order), layout.size());
   const Decisions decisions = resolve(changed, ordered);
   MeshForecast mesh{ordered, settings, changed, forecast(decisions, request.hosts, request.machine.get()),

@@ -81,8 +81,7 @@ class Remedies {
     sizes[axis] = 2 * layout_.size(axis);
     ForecastRequest more = request_;
     more.ranks *= 2;
-    const std::vector<std::string> order = complete_order(recipe_.parallel.order);  // a mesh without pp leaves it out
-    const auto found = forecast_of(MeshLayout::fit(sizes, order, more.ranks), settings, more);
+    const auto found = forecast_of(MeshLayout::fit(sizes, training_axes(), more.ranks), settings, more);
     if (!found) return;
     Settings words = {"more ranks, " + axis + "=" + std::to_string(sizes[axis])};
     words.insert(words.end(), settings.begin(), settings.end());

@@ -17,10 +17,6 @@ const WordsOf<ScheduleKind> kSchedules = {{"1f1b", ScheduleKind::OneForwardOneBa
                                           {"interleaved", ScheduleKind::Interleaved},
                                           {"zb_h1", ScheduleKind::ZeroBubble}};
 
-std::string digits(int64_t value) {
-  return std::to_string(value);
-}
-
 ScheduleKind schedule_of(const PipelineRecipe& asked) {
   if (asked.schedule != "auto") return value_of(kSchedules, asked.schedule);
   return asked.stages_per_rank > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneForwardOneBackward;
@@ -35,13 +31,13 @@ std::vector<int64_t> divided_by_cost(const Recipe& recipe, int64_t stages) {
 
 void check_layers(const std::vector<int64_t>& layers, int64_t stages, int64_t blocks) {
   if (static_cast<int64_t>(layers.size()) != stages) {
-    throw InputError("parallel.pipeline.layers", "has " + counted(static_cast<int64_t>(layers.size()), "number") +
-                                                     ", but the pipeline has " + counted(stages, "stage") +
+    throw InputError("parallel.pipeline.layers", "has " + counted(layers.size(), "number") + ", but the pipeline has " +
+                                                     counted(stages, "stage") +
                                                      ": give the number of layers of each stage");
   }
   const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0});
   if (sum == blocks) return;
-  throw InputError("parallel.pipeline.layers", "add up to " + digits(sum) + ", but the model has " +
+  throw InputError("parallel.pipeline.layers", "add up to " + std::to_string(sum) + ", but the model has " +
                                                    counted(blocks, "layer") + ": give each layer to one stage");
 }
 
@@ -50,9 +46,9 @@ void check_kind(ScheduleKind kind, const Recipe& recipe, const MeshLayout& layou
   const PipelineRecipe& asked = recipe.parallel.pipeline;
   const int64_t pp = layout.size(kPipelineAxis), per_rank = asked.stages_per_rank;
   if (kind != ScheduleKind::Interleaved && per_rank > 1) {
-    throw InputError("parallel.pipeline.schedule", asked.schedule + " has one stage on each rank, but " +
-                                                       Key{"parallel.pipeline.stages_per_rank"} + " is " +
-                                                       digits(per_rank) + ": use interleaved, or leave that key out");
+    throw InputError("parallel.pipeline.schedule",
+                     asked.schedule + " has one stage on each rank, but " + Key{"parallel.pipeline.stages_per_rank"} +
+                         " is " + std::to_string(per_rank) + ": use interleaved, or leave that key out");
   }
   if (kind != ScheduleKind::Interleaved) return;
   if (per_rank == 1) {
@@ -64,10 +60,10 @@ void check_kind(ScheduleKind kind, const Recipe& recipe, const MeshLayout& layou
   const int64_t micro_batches = train.global_batch / layout.size(kDataAxis) / train.micro_batch;
   if (micro_batches % pp == 0) return;
   throw InputError("parallel.pipeline.stages_per_rank",
-                   "interleaved stages need a multiple of pp = " + digits(pp) + " micro-batches, but " +
+                   "interleaved stages need a multiple of pp = " + std::to_string(pp) + " micro-batches, but " +
                        Key{"train.global_batch"} + " / dp / " + Key{"train.micro_batch"} + " = " +
-                       digits(train.global_batch) + " / " + digits(layout.size(kDataAxis)) + " / " +
-                       digits(train.micro_batch) + " = " + digits(micro_batches) +
+                       std::to_string(train.global_batch) + " / " + std::to_string(layout.size(kDataAxis)) + " / " +
+                       std::to_string(train.micro_batch) + " = " + std::to_string(micro_batches) +
                        ": change the batch or the mesh, or use one stage a rank");
 }
 
@@ -79,11 +75,12 @@ PipelineChoice pipeline_choice(const Recipe& recipe, const MeshLayout& layout) {
   const PipelineRecipe& asked = recipe.parallel.pipeline;
   const int64_t stages = pp * asked.stages_per_rank, blocks = recipe.model.shape.num_hidden_layers;
   if (stages > blocks) {
-    throw InputError("parallel.mesh",
-                     "pp=" + digits(pp) +
-                         (asked.stages_per_rank > 1 ? " x stages_per_rank " + digits(asked.stages_per_rank) : "") +
-                         " makes " + counted(stages, "stage") + ", but the model has only " + counted(blocks, "layer") +
-                         ": use a smaller pp" + (asked.stages_per_rank > 1 ? " or fewer stages a rank" : ""));
+    throw InputError(
+        "parallel.mesh",
+        "pp=" + std::to_string(pp) +
+            (asked.stages_per_rank > 1 ? " x stages_per_rank " + std::to_string(asked.stages_per_rank) : "") +
+            " makes " + counted(stages, "stage") + ", but the model has only " + counted(blocks, "layer") +
+            ": use a smaller pp" + (asked.stages_per_rank > 1 ? " or fewer stages a rank" : ""));
   }
   PipelineChoice choice{schedule_of(asked), asked.layers};
   check_kind(choice.schedule, recipe, layout);
@@ -115,14 +112,10 @@ std::string name(ScheduleKind kind) {
 
 std::string describe(const PipelineChoice& choice) {
   std::vector<std::string> counts;
-  for (const int64_t count : choice.blocks) counts.push_back(digits(count));
+  for (const int64_t count : choice.blocks) counts.push_back(std::to_string(count));
   const bool is_even = std::ranges::adjacent_find(choice.blocks, std::not_equal_to()) == choice.blocks.end();
-  std::string text;
-  for (size_t i = 0; i < counts.size() && !is_even; ++i) {
-    text += (i == 0 ? "" : i + 1 == counts.size() ? " and " : ", ") + counts[i];
-  }
-  return name(choice.schedule) + " over " + counted(static_cast<int64_t>(counts.size()), "stage") + " of " +
-         (is_even ? counted(choice.blocks.front(), "layer") : text + " layers") +
+  return name(choice.schedule) + " over " + counted(counts.size(), "stage") + " of " +
+         (is_even ? counted(choice.blocks.front(), "layer") : enumerated(counts) + " layers") +
          (choice.schedule == ScheduleKind::ZeroBubble ? ", weight gradients deferred" : "");
 }
 

@@ -20,7 +20,7 @@ void check_pipeline(const Recipe& recipe, const Decisions& decisions);
 /// Returns "1f1b", "interleaved", "zb_h1".
 std::string name(ScheduleKind kind);
 
-/// Returns "1f1b over 4 stages of 7, 8, 8 and 7 blocks".
+/// Returns "1f1b over 4 stages of 7, 8, 8 and 7 layers".
 std::string describe(const PipelineChoice& choice);
 
 }  // namespace meshtrain

@@ -21,11 +21,9 @@ bool is_halted(const RankSight& rank) {
 
 /// "rank 3", "ranks 2, 3 and 7".
 std::string list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
-  }
-  return text;
+  std::vector<std::string> numbers;
+  for (const int rank : ranks) numbers.push_back(std::to_string(rank));
+  return (ranks.size() == 1 ? "rank " : "ranks ") + enumerated(numbers);
 }
 
 /// "all_reduce of [4] Float for vote, number 12 of group world".
@@ -52,7 +50,8 @@ class Search {
  public:
   explicit Search(const std::vector<RankSight>& ranks) : ranks_(ranks) {}
 
-  // Where a rank has issued the awaited collective, its device may be stuck in one before, which only that rank shows.
+  // A rank that has issued the awaited collective may have a device that is stuck in an earlier one. Only that rank
+  // shows it.
   std::optional<Verdict> verdict() {
     std::optional<Verdict> first;
     for (const RankSight* rank : waiting()) {

@@ -20,10 +20,12 @@ std::vector<Range> layers_of_stages(const PipelineChoice& pipeline) {
 
 }  // namespace
 
-std::vector<Range> layers_of_rank(const PipelineChoice& pipeline, int64_t rank, int64_t ranks) {
+std::vector<Range> own_layers(const PipelineChoice& pipeline, const DeviceMesh& mesh) {
+  const auto rank = static_cast<size_t>(mesh.coordinate(kPipelineAxis)),
+             ranks = static_cast<size_t>(mesh.size(kPipelineAxis));
   const std::vector<Range> all = layers_of_stages(pipeline);
   std::vector<Range> own;
-  for (size_t stage = static_cast<size_t>(rank); stage < all.size(); stage += static_cast<size_t>(ranks)) {
+  for (size_t stage = rank; stage < all.size(); stage += ranks) {
     own.push_back(all[stage]);
   }
   return own;

@@ -38,9 +38,7 @@ Transformer& model_of(const Parts& parts) {
 /// Makes the parts of the model that this rank computes. Throws InputError when every parameter is frozen.
 Parts make_parts(const TrainingOptions& options, const PipelineMesh& mesh, at::Device device,
                  const ReplicaMap& replicas, bool resumes) {
-  const DeviceMesh& complete = mesh.complete();
-  const std::vector<Range> stages =
-      layers_of_rank(options.pipeline, complete.coordinate(kPipelineAxis), complete.size(kPipelineAxis));
+  const std::vector<Range> stages = own_layers(options.pipeline, mesh.complete());
   Parts parts = make_transformer(options, mesh.stage(), device, replicas, first_values(options, resumes), stages);
   const auto is_trained = [](const Parameter* parameter) { return parameter->tensor.requires_grad(); };
   if (std::ranges::any_of(model_of(parts).parameters(), is_trained)) return parts;
