@@ -7,6 +7,7 @@
 #include <random>
 
 #include "runtime/program/verify/comparison.h"
+#include "runtime/training/model/families.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -47,6 +48,7 @@ class Pairs {
 
 const std::vector<std::vector<std::string>> kFamilyThirds = {
     {"llama", "mistral", "granite", "smollm3"}, {"qwen2", "phi3", "gemma2"}, {"qwen3", "olmo2", "gemma3_text"}};
+const std::vector<std::string> kMixtures = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
 const std::vector<std::string> kAlgorithms = {"ring", "all_gather", "ulysses"};
 const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
 const std::vector<std::string> kIgnored = {"none", "uneven"};
@@ -186,6 +188,20 @@ void add_pipeline_cells(int64_t pp, int64_t dp, int64_t tp, int64_t cp, Draw& dr
   }
 }
 
+bool is_mixture(const std::string& family) {
+  return std::ranges::find(kMixtures, family) != kMixtures.end();
+}
+
+/// Gives every third cell in fp64 a family with experts, in turns. In other precisions rounding could choose another
+/// expert on a mesh.
+void give_experts(std::vector<Cell>& cells) {
+  size_t number = 0;
+  for (Cell& cell : cells) {
+    if (cell.variant.precision != "fp64" || number++ % 3 != 0) continue;
+    cell.variant.family = kMixtures[number / 3 % kMixtures.size()];
+  }
+}
+
 /// Returns true at the ends of documents; kinds of samples alternate in a file. A rank holds 32 / cp positions, in
 /// chunks of 16 to 2.
 bool ends_document(int64_t sample, int64_t position, bool chance) {
@@ -248,14 +264,27 @@ std::vector<T> alternating(const T& even, const T& odd, int64_t count) {
   return all;
 }
 
+/// Sets the experts of a family that has some: more than one for a token, and layers with and without them.
+void choose_experts(ModelShape& shape) {
+  const FamilyExperts& family = family_of(shape).experts;
+  ExpertsShape& experts = shape.experts;
+  experts.num_experts = 5;
+  experts.num_experts_per_tok = 2;
+  experts.norm_topk_prob = family.normalises || shape.family == "qwen3_moe";
+  if (family.chooses_size) experts.moe_intermediate_size = 24;
+  if (family.chooses_shared) experts.shared_expert_intermediate_size = 40;
+  if (shape.family == "qwen3_moe") experts.mlp_only_layers = {1};
+}
+
 /// Sets what models of the family choose besides sizes, so that each of its pieces matters.
 void choose_pieces(ModelShape& shape) {
   const std::string& family = shape.family;
   const bool is_gemma = family.starts_with("gemma");
-  shape.qkv_bias = family == "qwen2";
+  shape.qkv_bias = family.starts_with("qwen2");
   if (family == "mistral") shape.sliding_window = 11;
   if (family == "smollm3") shape.no_rope_layers = alternating<int64_t>(1, 0, shape.num_hidden_layers);
-  if (family == "granite") {
+  if (is_mixture(family)) choose_experts(shape);
+  if (family.starts_with("granite")) {
     shape.embedding_multiplier = 3;
     shape.attention_multiplier = 0.3;
     shape.residual_multiplier = 0.4;
@@ -293,7 +322,7 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.sharding,
           cell.recompute,
           cell.unit == "sublayer" ? "sublayers" : "-",
-          cell.variant.family,
+          is_mixture(cell.variant.family) ? "experts" : cell.variant.family,
           cell.variant.tied ? "tied" : "-",
           cell.variant.heads,
           cell.variant.ignored,
@@ -313,7 +342,8 @@ std::vector<std::string> pipeline_factors_of(const Cell& cell) {
 
 std::string Cell::describe() const {
   std::string text;
-  for (const std::string& factor : factors_of(*this)) {
+  for (std::string factor : factors_of(*this)) {
+    if (factor == "experts") factor = variant.family;
     if (factor != "-") text += (text.empty() ? "" : " ") + factor;
   }
   return text;
@@ -327,6 +357,7 @@ std::vector<Cell> all_cells(int64_t num_ranks) {
     if (dp * cp > 1) add_sharding_cells(dp, tp, cp, draw, cells);
     if (cp > 1 && tp <= 2 && dp <= 2) add_context_cells(dp, tp, cp, draw, cells);
   }
+  give_experts(cells);
   return cells;
 }
 
@@ -337,6 +368,7 @@ std::vector<Cell> pipeline_cells(int64_t num_ranks) {
     if (num_ranks % pp != 0) continue;
     for (const auto& [dp, tp, cp] : meshes(num_ranks / pp)) add_pipeline_cells(pp, dp, tp, cp, draw, cells);
   }
+  give_experts(cells);
   return cells;
 }
 

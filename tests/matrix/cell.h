@@ -61,7 +61,8 @@ std::vector<std::string> pipeline_factors_of(const Cell& cell);
 ///   with cp >= 2, tp and dp <= 2: mesh x algorithm x layout x packed or not x sequence parallel x mha, few x
 ///   precision;
 ///   with dp x cp >= 2: mesh x sharding x accumulation x tied x precision.
-/// Precision is fp64, fp32 and, in the last two, once and twice one drawn of bf16, bf16_mixed and fp16_mixed.
+/// Every third cell in fp64 has a family with experts. Precision is fp64, fp32 and, in the last two, once and twice one
+/// drawn of bf16, bf16_mixed and fp16_mixed.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
 /// Returns cells with pipelines for `num_ranks` ranks, from one product: mesh x stages of a rank x sharding (where dp x

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <system_error>
 
 #include "mesh/base/error.h"
@@ -57,22 +58,35 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
   std::vector<TensorEntry> tensors = declared_tensors(shape, at::kFloat);
   std::vector<std::string> differences;
   for (TensorEntry& tensor : tensors) {
-    const FolderTensor stored = folder_tensor(shape, tensor.name, tensor.shape);
-    if (!source.contains(stored.name)) {
-      differences.push_back(stored.name + " is missing there");
-      continue;
+    std::optional<at::ScalarType> dtype;  // holds the values of all parts
+    for (const FolderTensor& stored : folder_parts(shape, tensor.name, tensor.shape)) {
+      if (!source.contains(stored.name)) {
+        differences.push_back(stored.name + " is missing there");
+        continue;
+      }
+      const TensorEntry& found = source.entry(stored.name);
+      if (found.shape != stored.shape) {
+        differences.push_back(stored.name + ": " + describe_shape(stored.shape) + ", was " +
+                              describe_shape(found.shape) + " there");
+      } else if (!at::isFloatingType(found.dtype) || c10::elementSize(found.dtype) == 1) {
+        differences.push_back(tensor.name + " is of dtype " + *safetensors_dtype(found.dtype) + " there");
+      }
+      dtype = dtype ? at::promoteTypes(*dtype, found.dtype) : found.dtype;
     }
-    const TensorEntry& found = source.entry(stored.name);
-    if (found.shape != stored.shape) {
-      differences.push_back(stored.name + ": " + describe_shape(stored.shape) + ", was " + describe_shape(found.shape) +
-                            " there");
-    } else if (!at::isFloatingType(found.dtype) || c10::elementSize(found.dtype) == 1) {
-      differences.push_back(tensor.name + " is of dtype " + *safetensors_dtype(found.dtype) + " there");
-    }
-    tensor.dtype = found.dtype;
+    tensor.dtype = dtype.value_or(tensor.dtype);
   }
   if (!differences.empty()) refuse(hf, differences);
   return tensors;
+}
+
+/// Returns the values of a parameter, `box`, in its dtype.
+at::Tensor read_parameter(const SafetensorsFolder& source, const ModelShape& shape, const TensorEntry& parameter,
+                          const Box& box) {
+  const std::vector<FolderTensor> parts = folder_parts(shape, parameter.name, parameter.shape);
+  if (parts.size() == 1) return source.read(parts[0].name, parts[0].within(box)).contiguous();
+  at::Tensor values = at::empty(parameter.shape, parameter.dtype);
+  read_parts(source, parts, box, values);
+  return values;
 }
 
 /// Writes the pieces, complete tensors, as a file in `folder`. Returns its part of the manifest.
@@ -89,8 +103,7 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
   Progress progress("import to " + folder.string(), total_bytes(tensors), "bytes");
   for (size_t i = 0; i < tensors.size(); ++i) {
     {
-      const FolderTensor stored = folder_tensor(shape, tensors[i].name, tensors[i].shape);
-      const at::Tensor values = source.read(stored.name, stored.within(boxes[i])).contiguous();
+      const at::Tensor values = read_parameter(source, shape, tensors[i], boxes[i]);
       file.write(pieces[i].name, values);
       part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
                checksum(values.const_data_ptr(), values.nbytes()));

@@ -22,6 +22,7 @@ Decisions with_layers(Decisions decisions, int64_t layers) {
   const auto count = static_cast<size_t>(layers);
   if (shape.layer_types.size() > count) shape.layer_types.resize(count);
   if (shape.no_rope_layers.size() > count) shape.no_rope_layers.resize(count);
+  std::erase_if(shape.experts.mlp_only_layers, [&](int64_t layer) { return layer >= layers; });
   return decisions;
 }
 
@@ -144,7 +145,8 @@ int64_t kind_period(const Decisions& decisions) {
     for (int64_t layer = period; layer < layers; ++layer) {
       const int64_t before = layer - period;
       if (window_of(shape, layer) != window_of(shape, before) || is_rotary(shape, layer) != is_rotary(shape, before) ||
-          is_locally_rotary(shape, layer) != is_locally_rotary(shape, before)) {
+          is_locally_rotary(shape, layer) != is_locally_rotary(shape, before) ||
+          has_experts(shape, layer) != has_experts(shape, before)) {
         return false;
       }
     }

@@ -114,7 +114,8 @@ void take_megatron_model(Conversion& from) {
   take_positions(from);
   take_layers(from);
   for (const char* experts : {"--num-experts", "--expert-model-parallel-size", "--expert-tensor-parallel-size"}) {
-    if (from.whole(experts).value_or(1) > 1) from.refuse(experts, "models have no experts");
+    if (from.whole(experts).value_or(1) > 1)
+      from.refuse(experts, "models with experts are not converted: name the folder of one as model.hf");
   }
   from.refuse("--multi-latent-attention", "attention has keys and values of its own for each head, or group of heads");
 }

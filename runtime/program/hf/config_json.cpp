@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mesh/base/error.h"
+#include "runtime/program/hf/config_experts.h"
 #include "runtime/program/hf/config_layers.h"
 #include "runtime/program/hf/config_reader.h"
 #include "runtime/program/hf/config_rope.h"
@@ -165,6 +166,7 @@ ModelShape read_config_json(const std::filesystem::path& file) {
   shape.initializer_range = config.number_or("initializer_range", shape.initializer_range);
   shape.tie_word_embeddings = config.boolean_or("tie_word_embeddings", family.tie_word_embeddings);
   read_layers(config, shape);
+  read_experts(config, shape);
   read_rope(config, shape);
   read_padding(config, shape);
   check_activation(config, family);
@@ -195,6 +197,7 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype,
   config["tie_word_embeddings"] = shape.tie_word_embeddings;
   config["attention_dropout"] = 0.0;
   write_layers(config, shape);
+  write_experts(config, shape);
   write_rope(config, shape);
   const nlohmann::ordered_json further = nlohmann::ordered_json::parse(others);
   for (const auto& [key, value] : further.items()) {

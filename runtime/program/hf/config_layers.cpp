@@ -76,6 +76,7 @@ int64_t read_pattern(ConfigReader& config, const Family& family) {
 /// Returns true when `layer` slides where layer_types is absent.
 bool slides_by_default(const Family& family, int64_t layer, int64_t pattern, int64_t first, const ModelShape& shape) {
   if (family.chooses_rotary_layers) return !is_rotary(shape, layer);
+  if (family.switches_window && pattern > 0) return (layer + 1) % pattern != 0 && layer < first;
   if (family.switches_window) return layer >= first;
   return pattern == 0 || (layer + 1) % pattern != 0;
 }

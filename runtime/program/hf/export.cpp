@@ -7,7 +7,6 @@
 #include "mesh/base/files/output_file.h"
 #include "mesh/device/aten.h"
 #include "runtime/program/hf/config_json.h"
-#include "runtime/training/model/folder_tensors.h"
 
 namespace meshtrain {
 namespace {
@@ -77,10 +76,19 @@ void FolderWriter::divide(const std::vector<TensorEntry>& tensors, int64_t max_f
 
 void FolderWriter::write(const std::string& name, const at::Tensor& tensor) {
   if (tied_ && name == kHead) return;
-  const FolderTensor stored = folder_tensor(shape_, name, tensor.sizes().vec());
-  if (stored.name == name) return write_stored(name, tensor);
+  for (const FolderTensor& stored : folder_parts(shape_, name, tensor.sizes().vec())) {
+    const at::Tensor values = part(tensor, stored.part);
+    if (values.numel() == c10::multiply_integers(stored.shape)) {
+      write_stored(stored.name, values.reshape(stored.shape));
+    } else {
+      write_rows(name, stored, values);
+    }
+  }
+}
+
+void FolderWriter::write_rows(const std::string& name, const FolderTensor& stored, const at::Tensor& values) {
   auto& parts = waiting_[stored.name];
-  if (!parts.try_emplace(stored.first_row, tensor.clone()).second) {  // the caller may use its memory again
+  if (!parts.try_emplace(stored.first_row, values.clone()).second) {  // the caller may use its memory again
     throw std::invalid_argument(name + " is written already");
   }
   int64_t rows = 0;

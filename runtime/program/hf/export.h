@@ -11,6 +11,7 @@
 
 #include "runtime/program/hf/carried_over.h"
 #include "runtime/program/hf/export_folder.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/shape.h"
 #include "runtime/training/safetensors/tensor_entry.h"
 #include "runtime/training/safetensors/writer.h"
@@ -38,8 +39,8 @@ class FolderWriter {
   FolderWriter(const FolderWriter&) = delete;
   FolderWriter& operator=(const FolderWriter&) = delete;
 
-  /// Writes a parameter, as SafetensorsWriter::write does. Parts of a tensor that the family stores as one are kept
-  /// until all of them are given.
+  /// Writes a parameter, as SafetensorsWriter::write does, in the tensors of folder_parts(). Parts of a tensor that the
+  /// family stores as one are kept until all of them are given.
   void write(const std::string& name, const at::Tensor& tensor);
   /// Completes the folder and gives it its name. Throws std::logic_error when a tensor is missing, and
   /// std::runtime_error when the disk fails or the folder with the complete weights, which the message names, cannot be
@@ -56,6 +57,7 @@ class FolderWriter {
   };
 
   void divide(const std::vector<TensorEntry>& tensors, int64_t max_file_bytes);
+  void write_rows(const std::string& name, const FolderTensor& stored, const at::Tensor& values);
   void write_stored(const std::string& name, const at::Tensor& tensor);
   void write_index();
 

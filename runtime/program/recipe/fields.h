@@ -80,6 +80,27 @@ void fields(Archive& archive, RopeScaling& scaling) {
   archive.field("long_factor", scaling.long_factor, {.required = true, .above = 0, .refused = not_long});
 }
 
+/// Visits the keys of a model's experts.
+template <class Archive>
+void expert_fields(Archive& archive, ModelShape& shape) {
+  const FamilyExperts& family = family_of(shape).experts;
+  ExpertsShape& experts = shape.experts;
+  const auto size_if = [&](bool chooses) {
+    return Rule{.required = true,
+                .least = 1,
+                .most = kMaxSize,
+                .refused = chooses ? "" : "is not a key of family " + shape.family};
+  };
+  archive.field("num_experts", experts.num_experts, size_if(static_cast<bool>(family)));
+  archive.field("num_experts_per_tok", experts.num_experts_per_tok, size_if(static_cast<bool>(family)));
+  archive.field("moe_intermediate_size", experts.moe_intermediate_size, size_if(family.chooses_size));
+  archive.field("shared_expert_intermediate_size", experts.shared_expert_intermediate_size,
+                size_if(family.chooses_shared));
+  archive.field("norm_topk_prob", experts.norm_topk_prob, {.refused = size_if(family.chooses_normalisation).refused});
+  archive.field("mlp_only_layers", experts.mlp_only_layers,
+                {.least = 0, .most = kMaxSize, .refused = size_if(family.chooses_dense_layers).refused});
+}
+
 template <class Archive>
 void fields(Archive& archive, ModelShape& shape) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
@@ -108,6 +129,7 @@ void fields(Archive& archive, ModelShape& shape) {
                 {.least = 0, .most = kMaxSize, .refused = only_if(family.chooses_window)});
   archive.field("layer_types", shape.layer_types,
                 {.choices = {"full_attention", "sliding_attention"}, .refused = only_if(family.chooses_layer_types)});
+  expert_fields(archive, shape);
   archive.field("rms_norm_eps", shape.rms_norm_eps, {.above = 0});
   archive.field("initializer_range", shape.initializer_range, {.above = 0});
   archive.field("tie_word_embeddings", shape.tie_word_embeddings);

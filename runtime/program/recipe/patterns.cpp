@@ -1,12 +1,14 @@
 #include "runtime/program/recipe/patterns.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "mesh/base/files/glob.h"
 #include "runtime/program/recipe/fields.h"
 #include "runtime/program/yaml/reader.h"
 #include "runtime/program/yaml/suggest.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/peft_tensors.h"
 #include "runtime/training/model/transformer.h"
 
@@ -88,6 +90,17 @@ std::vector<std::string> adaptable_layers(const std::vector<std::string>& names)
   return layers;
 }
 
+/// Returns true when an adapter's target names experts or their router, which may have no adapters.
+bool names_experts(const std::string& target, const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    const bool is_expert = name.ends_with(kExpertsGateUp) || name.ends_with(kExpertsDown);
+    if (!is_expert && !name.ends_with(kRouter)) return false;
+    constexpr std::array kLayers = {"gate_proj", "up_proj", "down_proj", "gate_up_proj", "gate", "experts"};
+    return std::ranges::find(kLayers, target) != kLayers.end() || matches(target, name) ||
+           matches(target, name.substr(0, name.rfind('.')));
+  });
+}
+
 void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t num_layers,
                    const std::vector<std::string>& names) {
   const std::vector<std::string> layers = adaptable_layers(names);
@@ -96,6 +109,12 @@ void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t nu
     AdapterShape alone{.rank = 1, .targets = {adapter.targets[i]}};
     const auto is_target = [&](const std::string& layer) { return adapter_of(alone, layer, layer, 1).has_value(); };
     const auto target = std::ranges::find_if(layers, is_target);
+    if (target == layers.end() && names_experts(adapter.targets[i], names)) {
+      reader.fail_item("adapter.targets", i, "",
+                       meshtrain::quoted(adapter.targets[i]) +
+                           " names experts, which have no adapters: leave it out, or use all-linear, which takes the "
+                           "other layers");
+    }
     if (target == layers.end()) {
       reader.fail_item("adapter.targets", i, "",
                        meshtrain::quoted(adapter.targets[i]) +

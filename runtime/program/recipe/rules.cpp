@@ -26,6 +26,23 @@ void derive_sizes(Reader& reader, ModelShape& shape) {
   shape.head_dim = shape.hidden_size / shape.num_attention_heads;
 }
 
+void check_experts(const Reader& reader, const ModelShape& shape) {
+  const ExpertsShape& experts = shape.experts;
+  if (experts.num_experts_per_tok > experts.num_experts) {
+    reader.fail("num_experts_per_tok", std::to_string(experts.num_experts_per_tok) + " is more than num_experts " +
+                                           std::to_string(experts.num_experts));
+  }
+  const std::vector<int64_t>& dense = experts.mlp_only_layers;
+  for (const int64_t layer : dense) {
+    if (layer < shape.num_hidden_layers) continue;
+    reader.fail("mlp_only_layers", "has " + std::to_string(layer) + ": the model has layers 0 to " +
+                                       std::to_string(shape.num_hidden_layers - 1));
+  }
+  if (experts && static_cast<int64_t>(dense.size()) >= shape.num_hidden_layers) {
+    reader.fail("mlp_only_layers", "leaves no layer with experts: use a family without them");
+  }
+}
+
 void check_shape(const Reader& reader, const ModelShape& shape) {
   if (shape.num_attention_heads % shape.num_key_value_heads != 0) {
     reader.fail("num_key_value_heads", std::to_string(shape.num_key_value_heads) +
@@ -61,6 +78,7 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   if (shape.sliding_window == 0 && std::ranges::count(shape.layer_types, "sliding_attention") > 0) {
     reader.fail("layer_types", "has sliding_attention, which needs a sliding_window");
   }
+  check_experts(reader, shape);
   if (rotary_features(shape) % 2 != 0 || rotary_features(shape) == 0) {
     reader.fail("partial_rotary_factor",
                 "turns " + counted(rotary_features(shape), "feature") + " of a head: rotary positions turn pairs");
@@ -112,12 +130,16 @@ void begin_family(const Reader& reader, ModelShape& shape) {
   shape.query_pre_attn_scalar = family.query_pre_attn_scalar;
   shape.attn_logit_softcapping = family.attn_logit_softcapping;
   shape.final_logit_softcapping = family.final_logit_softcapping;
+  shape.experts.norm_topk_prob = family.experts.normalises;
 }
 
 void finish_model(Reader& reader, ModelRecipe& model) {
   ModelShape& shape = model.shape;
   derive_sizes(reader, shape);
   if (shape.rope_scaling && shape.rope_scaling->type == "default") shape.rope_scaling.reset();
+  std::ranges::sort(shape.experts.mlp_only_layers);
+  const auto repeated = std::ranges::unique(shape.experts.mlp_only_layers);
+  shape.experts.mlp_only_layers.erase(repeated.begin(), repeated.end());
   check_shape(reader, shape);
   const Family& family = family_of(shape);
   shape.qkv_bias = shape.output_bias || family.qkv_bias;

@@ -231,7 +231,8 @@ void check_choices(const Recipe& recipe, const Decisions& decisions) {
 void check_tensor_parallel(const ModelShape& shape, int64_t tp) {
   check_shared("num_attention_heads", shape.num_attention_heads, tp);
   check_shared("num_key_value_heads", shape.num_key_value_heads, tp);
-  check_shared("intermediate_size", shape.intermediate_size, tp);
+  if (has_dense_layers(shape)) check_shared("intermediate_size", shape.intermediate_size, tp);
+  check_shared("shared_expert_intermediate_size", shape.experts.shared_expert_intermediate_size, tp);
 }
 
 }  // namespace meshtrain

@@ -123,6 +123,9 @@ void Session::record_graph() {
   if (hindrance.empty() && decisions_.shape.adapter.dropout > 0) {
     hindrance = "adapter.dropout draws anew in each step";
   }
+  if (hindrance.empty() && decisions_.shape.experts) {
+    hindrance = "the model has experts, whose rows the host counts in the step";
+  }
   if (hindrance.empty() && trainer_->pipeline().links != nullptr) {
     hindrance = "parallel.mesh has pp, whose ranks exchange messages in the step";
   }

@@ -18,11 +18,16 @@ constexpr Kind kKinds[] = {Kind::Loss,         Kind::GradientNorm, Kind::Gradien
                            Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
 
 std::string describe_model(const ModelShape& shape) {
-  return fmt::format("{} of hidden size {}, {} of {} with {}, feed-forward {}, vocabulary {}",
+  std::string inner = "feed-forward " + with_separators(shape.intermediate_size);
+  if (const ExpertsShape& experts = shape.experts) {
+    inner = (has_dense_layers(shape) ? inner + " or " : "") + fmt::format("{} of {} of {}", experts.num_experts_per_tok,
+                                                                          counted(experts.num_experts, "expert"),
+                                                                          with_separators(expert_features(shape)));
+  }
+  return fmt::format("{} of hidden size {}, {} of {} with {}, {}, vocabulary {}",
                      counted(shape.num_hidden_layers, "layer"), with_separators(shape.hidden_size),
                      counted(shape.num_attention_heads, "head"), shape.head_dim,
-                     counted(shape.num_key_value_heads, "KV head"), with_separators(shape.intermediate_size),
-                     with_separators(shape.vocab_size));
+                     counted(shape.num_key_value_heads, "KV head"), inner, with_separators(shape.vocab_size));
 }
 
 /// Returns " (the recipe's: bf16)" when the recipe has another value.

@@ -15,7 +15,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr int64_t kLayers = 2, kHeadDim = 8, kLeastHidden = 8, kVocabulary = 64;
+constexpr int64_t kLayers = 2, kHeadDim = 8, kLeastHidden = 8, kVocabulary = 64, kExperts = 8;
 
 /// Returns the smallest divisor of `n` above 1; 1 for 1.
 int64_t smallest_factor(int64_t n) {
@@ -45,12 +45,15 @@ int64_t shrunk_vocabulary(int64_t size, int64_t tp) {
   return std::min(rows, size / tp) * tp + rest;
 }
 
-/// Returns the layer of `from` that the second layer of a small model represents: the first whose attention differs
-/// from that of layer 0, or layer 1.
+/// Returns the layer of `from` that the second layer of a small model represents: the first that has experts if layer 0
+/// has none, or the reverse; else the first whose attention differs from that of layer 0, or layer 1.
 int64_t other_layer(const ModelShape& from) {
   const auto kind = [&](int64_t layer) {
     return std::tuple(window_of(from, layer), is_rotary(from, layer), is_locally_rotary(from, layer));
   };
+  for (int64_t layer = 1; layer < from.num_hidden_layers; ++layer) {
+    if (has_experts(from, layer) != has_experts(from, 0)) return layer;
+  }
   for (int64_t layer = 1; layer < from.num_hidden_layers; ++layer) {
     if (kind(layer) != kind(0)) return layer;
   }
@@ -85,6 +88,25 @@ void shrink_rotary(ModelShape& to) {
     const size_t wanted = static_cast<size_t>(rotary_features(to) / 2);
     for (size_t i = 0; i < wanted; ++i) some.push_back((*divisors)[i * divisors->size() / wanted]);
     *divisors = some;
+  }
+}
+
+/// Fits the experts of `from` to the fewer layers and features of `to`. Each token still leaves out as many experts as
+/// it has, where there are so many.
+void shrink_experts(ModelShape& to, const ModelShape& from, int64_t tp) {
+  ExpertsShape& experts = to.experts;
+  if (!experts) return;
+  experts.num_experts = std::min(experts.num_experts, std::max(kExperts, 2 * experts.num_experts_per_tok));
+  const auto features = [&](int64_t size, int64_t parts) {
+    const int64_t local = scaled(size, to.hidden_size, from.hidden_size * parts);
+    return std::clamp(local, std::min<int64_t>(1, size), size / parts) * parts;
+  };
+  experts.moe_intermediate_size = features(experts.moe_intermediate_size, 1);
+  experts.shared_expert_intermediate_size = features(experts.shared_expert_intermediate_size, tp);
+  if (to.num_hidden_layers == from.num_hidden_layers) return;
+  experts.mlp_only_layers.clear();
+  for (int64_t layer = 0; layer < to.num_hidden_layers; ++layer) {
+    if (!has_experts(from, layer % 2 == 1 ? other_layer(from) : 0)) experts.mlp_only_layers.push_back(layer);
   }
 }
 
@@ -195,8 +217,10 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
   const int64_t hidden =
       scaled(from.hidden_size, to.num_attention_heads * to.head_dim, from.num_attention_heads * from.head_dim);
   to.hidden_size = std::clamp(hidden, std::min(from.hidden_size, kLeastHidden), from.hidden_size);
-  const int64_t local_features = scaled(from.intermediate_size, to.hidden_size, from.hidden_size * tp);
-  to.intermediate_size = std::clamp(local_features, int64_t{1}, from.intermediate_size / tp) * tp;
+  const int64_t parts = has_dense_layers(from) ? tp : 1;
+  const int64_t local_features = scaled(from.intermediate_size, to.hidden_size, from.hidden_size * parts);
+  to.intermediate_size = std::clamp(local_features, int64_t{1}, from.intermediate_size / parts) * parts;
+  shrink_experts(to, from, tp);
   to.initializer_range *= std::sqrt(static_cast<double>(from.hidden_size) / static_cast<double>(to.hidden_size));
 
   to.vocab_size = shrunk_vocabulary(from.vocab_size, tp);

@@ -46,10 +46,14 @@ bool any_trainable(const std::vector<Parameter*>& parameters) {
 Block::Block(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
              const at::TensorOptions& options, Recompute recompute)
     : attention_(layer, name + ".self_attn", shape, parallelism, options),
-      feed_forward_(name + ".mlp", shape, parallelism, options),
       residual_multiplier_(shape.residual_multiplier),
       recompute_(recompute),
       dtype_(options.dtype().toScalarType()) {
+  if (has_experts(shape, layer)) {
+    mixture_.emplace(name + ".mlp", shape, parallelism, options);
+  } else {
+    feed_forward_.emplace(name + ".mlp", shape, shape.intermediate_size, parallelism, options);
+  }
   const Family& family = family_of(shape);
   const NormNames names = norm_names(family.norm_placement);
   const auto add = [&](std::optional<RmsNorm>& norm, const std::string& norm_name) {
@@ -110,7 +114,9 @@ at::Tensor Block::compute_attention(const at::Tensor& x, const Sequence& sequenc
 }
 
 at::Tensor Block::feed_forward(const LayerInput& x, bool again, const Sequence& sequence) const {
-  return update(feed_forward_.forward(x, again, sequence.tokens), fed_norm_);
+  return update(
+      mixture_ ? mixture_->forward(x, again, sequence.tokens) : feed_forward_->forward(x, again, sequence.tokens),
+      fed_norm_);
 }
 
 at::Tensor Block::update(at::Tensor y, const std::optional<RmsNorm>& norm) const {
@@ -129,7 +135,7 @@ std::vector<Parameter*> Block::attention_parameters() {
 }
 
 std::vector<Parameter*> Block::feed_forward_parameters() {
-  return with_norms(feed_forward_norm_, feed_forward_.parameters(), fed_norm_);
+  return with_norms(feed_forward_norm_, mixture_ ? mixture_->parameters() : feed_forward_->parameters(), fed_norm_);
 }
 
 }  // namespace meshtrain

@@ -4,12 +4,14 @@
 
 #include "runtime/training/model/attention.h"
 #include "runtime/training/model/feed_forward.h"
+#include "runtime/training/model/mixture_of_experts.h"
 #include "runtime/training/model/recompute.h"
 
 namespace meshtrain {
 
 /// One layer of the transformer: x + m * attention(x), then that + m * feed_forward(that), with norms where the family
-/// has them (NormPlacement) and m its residual multiplier.
+/// has them (NormPlacement) and m its residual multiplier. A mixture of experts takes the place of the feed-forward
+/// layer in the layers that have one.
 class Block {
  public:
   /// `layer`: its index in the model.
@@ -46,7 +48,8 @@ class Block {
   Attention attention_;
   std::optional<RmsNorm> attended_norm_;      // after it
   std::optional<RmsNorm> feed_forward_norm_;  // before the feed-forward layer
-  FeedForward feed_forward_;
+  std::optional<FeedForward> feed_forward_;   // this, or
+  std::optional<MixtureOfExperts> mixture_;
   std::optional<RmsNorm> fed_norm_;  // after it
   double residual_multiplier_;
   Recompute recompute_;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/training/model/family_experts.h"
 #include "runtime/training/model/pieces.h"
 #include "runtime/training/model/shape.h"
 
@@ -23,6 +24,7 @@ struct Family {
   bool qkv_bias = false;           ///< q, k and v always have biases
   bool scales_embedding = false;   ///< embeddings are multiplied by sqrt(hidden_size), rounded to their dtype
   bool fused_projections = false;  ///< folders have qkv_proj and gate_up_proj instead of their parts
+  FamilyExperts experts = {};
 
   // Keys that a model of the family may have.
   bool chooses_attention_bias = false;  ///< attention_bias: biases of q, k, v and o

@@ -10,7 +10,8 @@ namespace meshtrain {
 /// The gated feed-forward layer: down(activation(gate(x)) * up(x)).
 class FeedForward {
  public:
-  FeedForward(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+  /// `features`: between the two products.
+  FeedForward(const std::string& name, const ModelShape& shape, int64_t features, const Parallelism& parallelism,
               const at::TensorOptions& options);
 
   /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`: the backward

@@ -20,7 +20,11 @@ std::vector<double> layer_flops(Transformer& model, const ModelShape& shape, int
   std::vector<double> all;
   bool trains = false;  // a parameter so far: its gradient needs those of what comes after it
   const auto add_product = [&](const Parameter& parameter) {
-    const auto elements = static_cast<double>(c10::multiply_integers(parameter.global_shape));
+    auto elements = static_cast<double>(c10::multiply_integers(parameter.global_shape));
+    if (parameter.num_matrices > 1) {  // experts, of which a token has some
+      elements *=
+          static_cast<double>(shape.experts.num_experts_per_tok) / static_cast<double>(shape.experts.num_experts);
+    }
     all.back() += elements * (2 + (trains ? 2 : 0) + (parameter.tensor.requires_grad() ? 2 : 0));
   };
   const std::vector<Layer> layers = model.layers();

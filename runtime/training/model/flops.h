@@ -18,6 +18,8 @@ namespace meshtrain {
 /// window of w < s sees w - w^2 / (2 s) keys instead of s / 2), of one document. What is computed again in the backward
 /// does not count. Source: Chowdhery et al. 2022, PaLM, appendix B, with half of the pairs.
 ///
+/// Of a layer's experts N counts those of one token alone: k / E of them, with k of E experts for each.
+///
 /// A frozen parameter has no gradient, and what came in needs one only where a parameter before it is trained.
 double flops_per_token(Transformer& model, const ModelShape& shape, int64_t sequence_length);
 

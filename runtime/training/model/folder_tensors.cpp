@@ -1,9 +1,11 @@
 #include "runtime/training/model/folder_tensors.h"
 
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include "mesh/base/error.h"
+#include "mesh/device/aten.h"
 #include "runtime/training/model/families.h"
 #include "runtime/training/model/tensor_names.h"
 #include "runtime/training/model/transformer.h"
@@ -29,6 +31,35 @@ std::vector<FusedTensor> fused_tensors(const ModelShape& model) {
 }
 
 constexpr std::string_view kPrefix = "model.";
+
+Box complete(const std::vector<int64_t>& shape) {
+  return {std::vector<int64_t>(shape.size(), 0), shape};
+}
+
+/// Returns the name of a tensor of expert `expert`: "...%.w1.weight" with its number.
+std::string of_expert(std::string name, int64_t expert) {
+  return name.replace(name.find('%'), 1, std::to_string(expert));
+}
+
+/// Returns the tensors of the experts' parameter `name`, which begins with `layer`; none: it is not one.
+std::vector<FolderTensor> parts_of_experts(const ExpertTensors& names, const std::string& layer,
+                                           const std::string& name, const std::vector<int64_t>& shape) {
+  const bool is_gate_up = name.ends_with(kExpertsGateUp);
+  if (!is_gate_up && !name.ends_with(kExpertsDown)) return {};
+  if (!names.all_gate_up.empty()) {
+    return {{layer + (is_gate_up ? names.all_gate_up : names.all_down), shape, 0, complete(shape)}};
+  }
+  const std::vector<std::string> of_one = is_gate_up ? std::vector{names.gate, names.up} : std::vector{names.down};
+  const int64_t rows = shape[1] / static_cast<int64_t>(of_one.size());
+  std::vector<FolderTensor> parts;
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    for (size_t i = 0; i < of_one.size(); ++i) {
+      const Box part{{expert, static_cast<int64_t>(i) * rows, 0}, {1, rows, shape[2]}};
+      parts.push_back({layer + of_expert(of_one[i], expert), {rows, shape[2]}, 0, part});
+    }
+  }
+  return parts;
+}
 
 }  // namespace
 
@@ -61,14 +92,26 @@ void check_weights(const SafetensorsFolder& weights, const ModelShape& shape) {
 }
 
 Box FolderTensor::within(Box box) const {
+  for (size_t dim = 0; dim < box.start.size(); ++dim) box.start[dim] -= part.start[dim];
+  if (shape.size() < box.start.size()) {
+    box.start.erase(box.start.begin());
+    box.size.erase(box.size.begin());
+  }
   if (!box.start.empty()) box.start[0] += first_row;
   return box;
 }
 
-FolderTensor folder_tensor(const ModelShape& model, const std::string& name, const std::vector<int64_t>& shape) {
+std::vector<FolderTensor> folder_parts(const ModelShape& model, const std::string& name,
+                                       const std::vector<int64_t>& shape) {
+  if (const FamilyExperts& experts = family_of(model).experts) {
+    const std::string layer = name.substr(0, name.find(".mlp."));
+    std::vector<FolderTensor> parts = parts_of_experts(experts.tensors, layer, name, shape);
+    if (!parts.empty()) return parts;
+    if (name.ends_with(kRouter)) return {{layer + experts.tensors.router, shape, 0, complete(shape)}};
+  }
   for (const FusedTensor& fused : fused_tensors(model)) {
     int64_t rows = 0;
-    FolderTensor stored;
+    FolderTensor stored{"", shape, 0, complete(shape)};
     for (const Part& part : fused.parts) {
       if (const size_t at = name.find(part.name); at != std::string::npos) {
         stored.name = std::string(name).replace(at, part.name.size(), fused.name);
@@ -77,18 +120,36 @@ FolderTensor folder_tensor(const ModelShape& model, const std::string& name, con
       rows += part.rows;
     }
     if (stored.name.empty()) continue;
-    stored.shape = shape;
     stored.shape[0] = rows;
-    return stored;
+    return {stored};
   }
-  return {name, shape};
+  return {{name, shape, 0, complete(shape)}};
+}
+
+FolderTensor folder_tensor(const ModelShape& model, const std::string& name, const std::vector<int64_t>& shape) {
+  std::vector<FolderTensor> parts = folder_parts(model, name, shape);
+  if (parts.size() != 1) throw std::invalid_argument(name + " is several tensors in a folder");
+  return std::move(parts.front());
+}
+
+void read_parts(const SafetensorsFolder& weights, const std::vector<FolderTensor>& parts, const Box& box,
+                const at::Tensor& values) {
+  at::NoGradGuard no_grad;
+  for (const FolderTensor& stored : parts) {
+    const std::optional<Box> shared = intersect(stored.part, box);
+    if (!shared) continue;
+    Box own = *shared;
+    for (size_t dim = 0; dim < own.start.size(); ++dim) own.start[dim] -= box.start[dim];
+    part(values, own).copy_(weights.read(stored.name, stored.within(*shared)).view(own.size));
+  }
 }
 
 std::vector<TensorEntry> folder_tensors(const ModelShape& model, const std::vector<TensorEntry>& parameters) {
   std::vector<TensorEntry> all;
   for (const TensorEntry& parameter : parameters) {
-    FolderTensor stored = folder_tensor(model, parameter.name, parameter.shape);
-    if (stored.first_row == 0) all.push_back({std::move(stored.name), parameter.dtype, std::move(stored.shape)});
+    for (FolderTensor& stored : folder_parts(model, parameter.name, parameter.shape)) {
+      if (stored.first_row == 0) all.push_back({std::move(stored.name), parameter.dtype, std::move(stored.shape)});
+    }
   }
   return all;
 }

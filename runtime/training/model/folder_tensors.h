@@ -13,6 +13,10 @@ namespace meshtrain {
 
 inline constexpr const char* kEmbedding = "model.embed_tokens.weight";
 inline constexpr const char* kHead = "lm_head.weight";
+/// The ends of the names of a layer's router and of its experts' parameters.
+inline constexpr const char* kRouter = ".mlp.gate.weight";
+inline constexpr const char* kExpertsGateUp = ".mlp.experts.gate_up_proj";
+inline constexpr const char* kExpertsDown = ".mlp.experts.down_proj";
 
 /// Opens the safetensors of a model of this shape and gives the tensors the names that transformers uses. As in
 /// transformers, the files may be those of the model without its head, whose names lack "model.", and a tied embedding
@@ -23,19 +27,31 @@ SafetensorsFolder open_weights(const std::filesystem::path& folder, const ModelS
 /// Throws InputError for the first tensor of a model of this shape that is not in `weights` or has another shape there.
 void check_weights(const SafetensorsFolder& weights, const ModelShape& shape);
 
-/// The tensor of a Hugging Face folder that has the values of a parameter: all of its rows, or some of them, as some
-/// families store q, k and v in one tensor, and gate and up in one.
+/// A tensor of a Hugging Face folder, or some rows of it, that has the values of a parameter or of a part of it. Some
+/// families store q, k and v in one tensor, and gate and up in one; most have tensors for each expert.
 struct FolderTensor {
   std::string name;
   std::vector<int64_t> shape;
-  int64_t first_row = 0;  ///< of the parameter in it
+  int64_t first_row = 0;  ///< of `part` in the tensor
+  Box part = {};          ///< of the parameter
 
-  /// Returns the box of the folder tensor that has the values of `box` of the parameter.
+  /// Returns the box of the folder tensor that has the values of `box` of the parameter, which lies in `part`. A tensor
+  /// of one expert lacks the first dim.
   Box within(Box box) const;
 };
 
-/// Returns where a folder of this shape's family has the parameter `name` of `shape`.
+/// Returns where a folder of this shape's family has the parameter `name` of `shape`: one tensor, but for experts one
+/// for each part of each of them, in the order of the parameter.
+std::vector<FolderTensor> folder_parts(const ModelShape& model, const std::string& name,
+                                       const std::vector<int64_t>& shape);
+
+/// Returns the tensor of a parameter that has one. Throws std::invalid_argument for others.
 FolderTensor folder_tensor(const ModelShape& model, const std::string& name, const std::vector<int64_t>& shape);
+
+/// Copies `box` of a parameter from the folder to `values`, [box.size]. `parts`: folder_parts() of the parameter. Reads
+/// only what the box has.
+void read_parts(const SafetensorsFolder& weights, const std::vector<FolderTensor>& parts, const Box& box,
+                const at::Tensor& values);
 
 /// Returns the tensors of a folder for these parameters, in their order. Parts of a folder tensor must follow each
 /// other.

@@ -13,8 +13,8 @@ PretrainedWeights::PretrainedWeights(const std::filesystem::path& folder, const 
 
 void PretrainedWeights::read(const Parameter& parameter) const {
   at::NoGradGuard no_grad;
-  const FolderTensor stored = folder_tensor(shape_, parameter.name, parameter.global_shape);
-  parameter.valid().detach().copy_(source_.read(stored.name, stored.within(parameter.box)));
+  read_parts(source_, folder_parts(shape_, parameter.name, parameter.global_shape), parameter.box,
+             parameter.valid().detach());
   if (parameter.name == kEmbedding) check_tied_head(source_, shape_, parameter.box);
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/training/model/shape.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace meshtrain {
@@ -22,6 +23,19 @@ bool is_rotary(const ModelShape& shape, int64_t layer) {
 
 bool is_locally_rotary(const ModelShape& shape, int64_t layer) {
   return shape.rope_local_base_freq > 0 && slides(shape, layer);
+}
+
+bool has_experts(const ModelShape& shape, int64_t layer) {
+  return shape.experts && !std::ranges::binary_search(shape.experts.mlp_only_layers, layer);
+}
+
+bool has_dense_layers(const ModelShape& shape) {
+  return !shape.experts || !shape.experts.mlp_only_layers.empty();
+}
+
+int64_t expert_features(const ModelShape& shape) {
+  const int64_t own = shape.experts.moe_intermediate_size;
+  return own > 0 ? own : shape.intermediate_size;
 }
 
 double attention_scale(const ModelShape& shape) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/training/model/adapter_shape.h"
+#include "runtime/training/model/experts_shape.h"
 
 namespace meshtrain {
 
@@ -62,7 +63,8 @@ struct ModelShape {
   int64_t query_pre_attn_scalar = 0;    ///< Gemma; 0: head_dim
   double attn_logit_softcapping = 0;    ///< Gemma 2: scores become c tanh(score / c); 0: they stay
   double final_logit_softcapping = 0;   ///< Gemma 2: the same of logits
-  AdapterShape adapter = {};            ///< of the linear layers; not a key of config.json
+  ExpertsShape experts = {};
+  AdapterShape adapter = {};  ///< of the linear layers; not a key of config.json
 };
 
 /// Returns the positions that `layer` sees, its own included; 0: all before it.
@@ -71,6 +73,12 @@ int64_t window_of(const ModelShape& shape, int64_t layer);
 bool is_rotary(const ModelShape& shape, int64_t layer);
 /// Returns true when queries and keys of `layer` rotate by rope_local_base_freq.
 bool is_locally_rotary(const ModelShape& shape, int64_t layer);
+/// Returns true when `layer` has experts, false when it has a feed-forward layer.
+bool has_experts(const ModelShape& shape, int64_t layer);
+/// Returns true when a layer has a feed-forward layer of intermediate_size features.
+bool has_dense_layers(const ModelShape& shape);
+/// Returns the features of an expert.
+int64_t expert_features(const ModelShape& shape);
 /// Returns the number that multiplies the scores.
 double attention_scale(const ModelShape& shape);
 /// Returns the number of features of a head that rotate, which is even.

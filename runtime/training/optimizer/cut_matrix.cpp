@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
 
-CutMatrix::CutMatrix(const FlatBuffer& buffer, const Segment& segment, const ReplicaMap& replicas)
+CutMatrix::CutMatrix(const FlatBuffer& buffer, const Segment& segment, const ReplicaMap& replicas, int64_t index)
     : replicas_(&replicas),
       shape_(segment.parameter->global_shape),
       local_shape_(segment.parameter->shape),
@@ -16,6 +17,11 @@ CutMatrix::CutMatrix(const FlatBuffer& buffer, const Segment& segment, const Rep
       in_buffer_{segment.offset, segment.numel},
       shard_numel_(buffer.shard().numel) {
   if (over_tp_) num_parts_ = replicas.num_tp();
+  const int64_t stacked = segment.parameter->num_matrices;
+  if (stacked == 1) return;
+  if (over_tp_) throw std::invalid_argument(segment.parameter->name + " is a stack of matrices that is cut over tp");
+  in_buffer_ = {segment.offset + index * (segment.numel / stacked), segment.numel / stacked};
+  shape_ = local_shape_ = {in_buffer_.numel / shape_.back(), shape_.back()};
 }
 
 double CutMatrix::work() const {

@@ -13,13 +13,16 @@ namespace meshtrain {
 /// Arithmetic alone, the same on every rank; the values of the parameter are not read.
 class CutMatrix {
  public:
-  /// `segment` of `buffer` must be a matrix; `replicas` must outlive this.
-  CutMatrix(const FlatBuffer& buffer, const Segment& segment, const ReplicaMap& replicas);
+  /// `segment` of `buffer` must be a matrix, or a stack of Parameter::num_matrices that every tp rank holds, of which
+  /// this is number `index`; `replicas` must outlive this.
+  CutMatrix(const FlatBuffer& buffer, const Segment& segment, const ReplicaMap& replicas, int64_t index = 0);
 
   int64_t rows() const { return shape_[0]; }
   int64_t cols() const { return shape_[1]; }
   /// Returns the number of multiplications of one step of newton_schulz().
   double work() const;
+  /// Returns the elements of a tp rank's part in the buffer.
+  Range in_buffer() const { return in_buffer_; }
 
   /// Returns the elements that `rank` of the world keeps, in its tp rank's part, laid flat; perhaps none.
   Range kept(int rank) const;

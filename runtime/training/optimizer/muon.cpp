@@ -52,12 +52,14 @@ Muon::Part::Part(const OptimizerOptions& options, const ParameterGroup& group)
     for (const Segment& segment : buffer->segments()) {
       const UpdateRule rule = rule_of(*segment.parameter, options);
       if (!rule.full_matrix) continue;
-      const CutMatrix layout(*buffer, segment, replicas);
-      const Range kept = buffer->in_shard({segment.offset, segment.numel});
-      const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
-      matrices.push_back({layout, rule, scale_of(layout, options.muon), 0, buffer, kept, values,
-                          buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
-                          zero_state(options, group, values)});
+      for (int64_t index = 0; index < segment.parameter->num_matrices; ++index) {
+        const CutMatrix layout(*buffer, segment, replicas, index);
+        const Range kept = buffer->in_shard(layout.in_buffer());
+        const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
+        matrices.push_back({layout, rule, scale_of(layout, options.muon), 0, buffer, kept, values,
+                            buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
+                            zero_state(options, group, values)});
+      }
     }
   }
   make_rounds();

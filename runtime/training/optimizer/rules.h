@@ -17,8 +17,8 @@ struct UpdateRule {
 };
 
 /// Returns the rule for `parameter`. The first of `options.groups` whose pattern matches its name counts.
-/// Under muon matrices except embedding and head are updated as full matrices, and everything else by AdamW at a rate
-/// of its own.
+/// Under muon matrices except embedding and head are updated as full matrices, each of a stack for itself, and
+/// everything else by AdamW at a rate of its own.
 UpdateRule rule_of(const Parameter& parameter, const OptimizerOptions& options);
 
 /// A range of this rank's shard of a buffer whose elements share one rule.

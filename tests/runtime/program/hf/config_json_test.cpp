@@ -509,6 +509,68 @@ TEST_F(ConfigJson, WritesWhatItReadsOfEveryFamily) {
   }
 }
 
+TEST_F(ConfigJson, WritesWhatItReadsOfExperts) {
+  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"}) {
+    const std::string file = testing::source_folder() + "/tests/fixtures/" + name + "/config.json";
+    const ModelShape shape = read_config_json(file);
+    const std::string written = write_config_json(shape, "float32");
+    EXPECT_EQ(write_config_json(read(written), "float32"), written) << name;
+    EXPECT_TRUE(read(written).experts == shape.experts) << name;
+    const json before = json::parse(std::ifstream(file)), after = json::parse(written);
+    for (const auto& [key, value] : after.items()) {
+      EXPECT_TRUE(!before.contains(key) || before[key].is_null() || value == before[key]) << name << " " << key;
+    }
+    for (const char* key : {"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
+                            "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step"}) {
+      EXPECT_EQ(after.contains(key), before.contains(key)) << name << " " << key;
+    }
+  }
+}
+
+TEST_F(ConfigJson, ReadsWhichLayersHaveExperts) {
+  const auto fixture = [](const char* name) {
+    return json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/" + name + "/config.json"));
+  };
+  json config = fixture("qwen3_moe");
+  EXPECT_EQ(read(config.dump()).experts.num_experts, 8) << "transformers 5 writes num_local_experts";
+  config["num_experts"] = 8;
+  config["num_hidden_layers"] = 6;
+  config["mlp_only_layers"] = {3};
+  config["decoder_sparse_step"] = 2;
+  const ModelShape shape = read(config.dump());
+  EXPECT_EQ(shape.experts.mlp_only_layers, (std::vector<int64_t>{0, 2, 3, 4}));
+  EXPECT_TRUE(has_experts(shape, 1) && !has_experts(shape, 3) && has_experts(shape, 5));
+  config["num_experts"] = 6;
+  EXPECT_TRUE(has(refusal(config.dump()), "num_local_experts and num_experts differ"));
+  config["num_experts"] = 8;
+  config["decoder_sparse_step"] = 7;
+  EXPECT_TRUE(has(refusal(config.dump()), "mlp_only_layers and decoder_sparse_step leave no layer with experts"));
+
+  json mixtral = fixture("mixtral");
+  EXPECT_TRUE(read(mixtral.dump()).experts.norm_topk_prob);
+  mixtral["num_experts_per_tok"] = 5;
+  EXPECT_TRUE(has(refusal(mixtral.dump()), "num_experts_per_tok is 5, more than the 4 experts of num_local_experts"));
+  for (const auto& [name, key, value] :
+       {std::tuple("mixtral", "router_jitter_noise", json(0.1)), std::tuple("olmoe", "clip_qkv", json(8.0)),
+        std::tuple("qwen2_moe", "output_router_logits", json(true)), std::tuple("qwen2_moe", "qkv_bias", json(false)),
+        std::tuple("qwen3_moe", "shared_expert_intermediate_size", json(4)),
+        std::tuple("granitemoe", "shared_intermediate_size", json(4))}) {
+    json changed = fixture(name);
+    changed[key] = value;
+    EXPECT_TRUE(has(refusal(changed.dump()), key)) << name;
+  }
+  const ModelShape slides = [&] {
+    json qwen2 = fixture("qwen2_moe");
+    qwen2.erase("layer_types");
+    qwen2.update({{"num_hidden_layers", 5}, {"use_sliding_window", true}, {"sliding_window", 7}});
+    qwen2["max_window_layers"] = 3;
+    return read(qwen2.dump());
+  }();
+  for (int64_t layer = 0; layer < 5; ++layer) {
+    EXPECT_EQ(window_of(slides, layer), layer == 0 || layer == 2 ? 7 : 0) << layer;
+  }
+}
+
 TEST_F(ConfigJson, WritesEveryRotaryScaling) {
   json truncated = kYarn, factored = kYarn, scaled = kYarn, unsaid = kYarn;
   truncated.update({{"truncate", false}, {"beta_fast", 20.0}});

@@ -179,7 +179,8 @@ TEST_F(RecipeWords, ValuesOfOtherSystemsNameTheValueHere) {
            {"schedule=polynomial", "schedule.name has constant, cosine, linear and wsd"},
            {"train.activation_checkpointing=true", "it is full"},
            {"data.dtype=int64", "ids are unsigned and of 32 bits at most: data prepare writes the file again"},
-           {"model.family=mixtral", "models have no experts"},
+           {"model.family=gpt_oss",
+            "the mixtures of experts are mixtral, qwen2_moe, qwen3_moe, olmoe and granitemoe (docs/models.md)"},
            {"device=gpu", "it is cuda"},
            {"device=mps", "ranks compute on CPUs and on GPUs of NVIDIA"}}) {
     const std::string message = refusal({set});

@@ -70,6 +70,15 @@ TEST(Flops, OfAWindowAreThoseOfTheKeysThatItSees) {
   EXPECT_DOUBLE_EQ(full - flops(shape, 1024), 12 * 256 * (all - seen));
 }
 
+TEST(Flops, OfExpertsAreThoseOfATokensExperts) {
+  ModelShape shape = llama(64, 128, 3, 4, 4, 32);
+  const double dense = flops(shape, 128);
+  shape.family = "qwen3_moe";
+  shape.experts = {.num_experts = 8, .num_experts_per_tok = 2, .moe_intermediate_size = 48, .mlp_only_layers = {1}};
+  const double router = 8 * 64, experts = 2 * 3 * 64 * 48, feed_forward = 3 * 64 * 128, norms = 2 * 16;
+  EXPECT_DOUBLE_EQ(flops(shape, 128) - dense, 6 * (2 * (router + experts - feed_forward) + 3 * norms));
+}
+
 TEST(Flops, OfFrozenParametersHaveNoGradients) {
   const ModelShape shape = llama(64, 128, 2, 4, 4, 32);
   const double trained = flops(shape, 128);

@@ -115,6 +115,40 @@ TEST(Muon, IsTheFormulaOnWholeMatrices) {
   }
 }
 
+// Experts: gate above up of each of three.
+TEST(Muon, MovesEachMatrixOfAStackForItself) {
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kDouble);
+  const int64_t stacked = 6, rows = 4, cols = 7;
+  Parameter stack = full_parameter("stack", {3, 2 * rows, cols}, {}, options);
+  stack.num_matrices = stacked;
+  std::vector<Parameter> matrices;
+  for (int64_t i = 0; i < stacked; ++i) {
+    matrices.push_back(full_parameter("matrix " + std::to_string(i), {rows, cols}, {}, options));
+  }
+  std::vector<Parameter*> apart;
+  for (Parameter& matrix : matrices) apart.push_back(&matrix);
+  Fsdp together({UnitSpec{"unit", {&stack}}}, FsdpOptions{}), others({UnitSpec{"unit", apart}}, FsdpOptions{});
+  const auto fill = [&](uint64_t seed, const auto& tensor_of) {
+    const at::Tensor values = random_tensor(stack.shape, seed);
+    at::Tensor(tensor_of(stack)).copy_(values);
+    for (int64_t i = 0; i < stacked; ++i) {
+      at::Tensor(tensor_of(matrices[static_cast<size_t>(i)])).copy_(values.view({stacked, rows, cols})[i]);
+    }
+  };
+  fill(1, [](const Parameter& parameter) { return parameter.tensor.detach(); });
+  const auto optimizer = make_optimizer(muon_options(), {{&together, {}}});
+  const auto other = make_optimizer(muon_options(), {{&others, {}}});
+  for (int step = 1; step <= 2; ++step) {
+    fill(10 + step, [](const Parameter& parameter) { return parameter.tensor.grad(); });
+    optimizer->step(0.02);
+    other->step(0.02);
+  }
+  for (int64_t i = 0; i < stacked; ++i) {
+    const at::Tensor moved = stack.tensor.detach().view({stacked, rows, cols})[i];
+    EXPECT_TRUE(at::equal(moved, matrices[static_cast<size_t>(i)].tensor.detach())) << i;
+  }
+}
+
 TEST(Muon, LeavesTheRestToAdamWAtItsOwnRate) {
   Model model, other;
   OptimizerOptions adamw = muon_options();

@@ -141,7 +141,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_linear", "llama_yarn",
                                          "llama_bias", "mistral", "qwen2", "qwen3", "smollm3", "granite", "phi3",
                                          "olmo2", "mistral_window", "qwen2_window", "phi3_long", "gemma2", "gemma3",
-                                         "llama_padding", "qwen3_padding"),
+                                         "llama_padding", "qwen3_padding", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
+                                         "granitemoe"),
                        ::testing::Values("fp64", "fp32")),
     [](const auto& test) { return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param); });
 

@@ -1,0 +1,96 @@
+#include "runtime/program/hf/config_experts.h"
+
+#include <algorithm>
+#include <string>
+
+#include "mesh/base/error.h"
+#include "runtime/training/model/families.h"
+
+namespace meshtrain {
+namespace {
+
+using nlohmann::json;
+
+int64_t read_number(ConfigReader& config, const FamilyExperts& family) {
+  const std::string &key = family.number_key, &other = family.other_number_key;
+  if (other.empty() || !config.has(other)) return config.integer(key);
+  const int64_t number = config.integer(other);
+  if (config.integer_or(key, number) != number) config.fail(other, "and " + key + " differ");
+  return number;
+}
+
+/// Returns the layers without experts, in their order.
+std::vector<int64_t> read_dense_layers(ConfigReader& config, int64_t num_layers) {
+  const int64_t step = config.integer_or("decoder_sparse_step", 1);
+  const json named = config.has("mlp_only_layers") ? config.value("mlp_only_layers") : json::array();
+  config.ignore("mlp_only_layers");
+  if (!named.is_array()) config.fail("mlp_only_layers", "is " + shown(named) + ", not a list");
+  std::vector<int64_t> dense;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    const bool is_named = std::ranges::find(named, json(layer)) != named.end();
+    if (is_named || (layer + 1) % step != 0) dense.push_back(layer);
+  }
+  return dense;
+}
+
+/// Checks the keys that leave the numbers unchanged at one value.
+void check_fixed_values(ConfigReader& config, const std::string& family) {
+  config.ignore("router_aux_loss_coef");  // which counts only with output_router_logits
+  if (config.boolean_or("output_router_logits", false)) {
+    config.fail("output_router_logits",
+                "is true: the balancing loss that transformers then adds to that of tokens is not available");
+  }
+  for (const char* key : {"router_jitter_noise", "clip_qkv"}) {
+    config.ignore(key);
+    if (!config.has(key) || config.value(key) == 0) continue;
+    config.fail(key, "is " + shown(config.value(key)) + ": a " + family + " without it is available");
+  }
+  if (!config.boolean_or("qkv_bias", true)) {
+    config.fail("qkv_bias", "is false: a " + family + " has biases of q, k and v");
+  }
+}
+
+}  // namespace
+
+void read_experts(ConfigReader& config, ModelShape& shape) {
+  const FamilyExperts& family = family_of(shape).experts;
+  if (!family) return;
+  ExpertsShape& experts = shape.experts;
+  experts.num_experts = read_number(config, family);
+  experts.num_experts_per_tok = config.integer("num_experts_per_tok");
+  if (experts.num_experts_per_tok > experts.num_experts) {
+    config.fail("num_experts_per_tok", "is " + std::to_string(experts.num_experts_per_tok) + ", more than the " +
+                                           std::to_string(experts.num_experts) + " experts of " + family.number_key);
+  }
+  if (family.chooses_size) experts.moe_intermediate_size = config.integer("moe_intermediate_size");
+  if (family.chooses_shared) {
+    experts.shared_expert_intermediate_size = config.integer("shared_expert_intermediate_size");
+  }
+  experts.norm_topk_prob =
+      family.chooses_normalisation ? config.boolean_or("norm_topk_prob", false) : family.normalises;
+  if (family.chooses_dense_layers) experts.mlp_only_layers = read_dense_layers(config, shape.num_hidden_layers);
+  if (static_cast<int64_t>(experts.mlp_only_layers.size()) == shape.num_hidden_layers) {
+    config.fail("mlp_only_layers", "and decoder_sparse_step leave no layer with experts");
+  }
+  check_fixed_values(config, shape.family);
+}
+
+void write_experts(nlohmann::ordered_json& config, const ModelShape& shape) {
+  const FamilyExperts& family = family_of(shape).experts;
+  const ExpertsShape& experts = shape.experts;
+  if (static_cast<bool>(experts) != static_cast<bool>(family)) {
+    throw InputError("a " + shape.family + (experts ? " with" : " without") +
+                     " experts cannot be written as a config.json");
+  }
+  if (!family) return;
+  config[family.number_key] = experts.num_experts;
+  config["num_experts_per_tok"] = experts.num_experts_per_tok;
+  if (family.chooses_size) config["moe_intermediate_size"] = experts.moe_intermediate_size;
+  if (family.chooses_shared) config["shared_expert_intermediate_size"] = experts.shared_expert_intermediate_size;
+  if (family.chooses_normalisation) config["norm_topk_prob"] = experts.norm_topk_prob;
+  if (!family.chooses_dense_layers) return;
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = experts.mlp_only_layers;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+
+namespace meshtrain {
+
+/// The names by which folders of a family store a layer's experts, after "model.layers.N". `%` stands for the number of
+/// an expert.
+struct ExpertTensors {
+  std::string router = ".mlp.gate.weight";
+  std::string gate = ".mlp.experts.%.gate_proj.weight";
+  std::string up = ".mlp.experts.%.up_proj.weight";
+  std::string down = ".mlp.experts.%.down_proj.weight";
+  /// Not empty: one tensor has gate and up of all experts, another one their down, and the three names do not count.
+  std::string all_gate_up = "", all_down = "";
+};
+
+/// What the mixtures of a family have in common, and its names and choices in config.json.
+struct FamilyExperts {
+  std::string number_key = "";        ///< key of num_experts; empty: the family has no experts
+  std::string other_number_key = "";  ///< another name that transformers has for it
+  ExpertTensors tensors = {};
+
+  bool softmax_after_choice = false;  ///< the weights are the softmax of the chosen logits alone
+  bool normalises = false;            ///< norm_topk_prob is always true
+  bool wide_weights = false;          ///< the weights keep the softmax's fp32, instead of the model's dtype
+  bool gates_shared = false;          ///< the shared expert's result is multiplied by a sigmoid of a product
+
+  // Keys that a model of the family may have.
+  bool chooses_size = false;           ///< moe_intermediate_size; else an expert has intermediate_size
+  bool chooses_normalisation = false;  ///< norm_topk_prob
+  bool chooses_dense_layers = false;   ///< mlp_only_layers, decoder_sparse_step
+  bool chooses_shared = false;         ///< shared_expert_intermediate_size
+
+  explicit operator bool() const { return !number_key.empty(); }
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <optional>
+
+#include "runtime/training/model/family_experts.h"
+#include "runtime/training/model/feed_forward.h"
+
+namespace meshtrain {
+
+/// A mixture of experts: each token is computed by the num_experts_per_tok experts that a router chooses for it, and
+/// their results are added, times the router's weights, in the order of choice. An expert is a gated feed-forward
+/// layer. A shared expert, where the family has one, adds its result for every token.
+///
+///   y = sum_i w_i expert_{e_i}(x) + s(x) shared(x);   s = 1, or sigmoid(x v)
+///
+/// Every rank of tp holds all experts. Under sequence parallel a rank computes its own rows, so that gradients of
+/// router and experts are partial over tp, as those of a norm; without it every rank computes all rows alike. The
+/// shared expert is cut over tp, as a FeedForward.
+class MixtureOfExperts {
+ public:
+  /// Declares the parameters of the layer `name`, "model.layers.0.mlp", without storage:
+  ///   <name>.gate.weight             [E, M]      the router
+  ///   <name>.experts.gate_up_proj    [E, 2F, M]  of each expert gate above up
+  ///   <name>.experts.down_proj       [E, M, F]
+  ///   <name>.shared_expert...        a FeedForward
+  ///   <name>.shared_expert_gate.weight  [1, M]   v
+  MixtureOfExperts(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+                   const at::TensorOptions& options);
+
+  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`, `tokens`: as
+  /// for FeedForward. The host reads the number of rows of each expert; on the Meta device rows are taken as balanced.
+  at::Tensor forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
+  std::vector<Parameter*> parameters();
+
+ private:
+  struct Choice {
+    at::Tensor experts;  // int64 [T, k], in the order of falling weight
+    at::Tensor weights;  // [T, k]
+  };
+  Choice choose(const at::Tensor& x) const;
+  at::Tensor compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
+
+  ExpertsShape shape_;
+  FamilyExperts family_;
+  Activation activation_;
+  Parameter router_, gate_up_, down_;
+  std::optional<FeedForward> shared_;
+  std::optional<Parameter> shared_gate_;
+};
+
+}  // namespace meshtrain
