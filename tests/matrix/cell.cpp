@@ -48,7 +48,8 @@ class Pairs {
 
 const std::vector<std::vector<std::string>> kFamilyThirds = {
     {"llama", "mistral", "granite", "smollm3"}, {"qwen2", "phi3", "gemma2"}, {"qwen3", "olmo2", "gemma3_text"}};
-const std::vector<std::string> kMixtures = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
+const std::vector<std::string> kMixtures = {"mixtral", "qwen2_moe",  "qwen3_moe",
+                                            "olmoe",   "granitemoe", "granitemoeshared"};
 const std::vector<std::string> kAlgorithms = {"ring", "all_gather", "ulysses"};
 const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
 const std::vector<std::string> kIgnored = {"none", "uneven"};
@@ -272,7 +273,7 @@ void choose_experts(ModelShape& shape) {
   experts.num_experts_per_tok = 2;
   experts.norm_topk_prob = family.normalises || shape.family == "qwen3_moe";
   if (family.chooses_size) experts.moe_intermediate_size = 24;
-  if (family.chooses_shared) experts.shared_expert_intermediate_size = 40;
+  if (!family.shared_key.empty()) experts.shared_expert_intermediate_size = 40;
   if (shape.family == "qwen3_moe") experts.mlp_only_layers = {1};
 }
 

@@ -52,7 +52,9 @@ TEST_P(Experts, ComputeOnEveryMeshWhatOneRankComputes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Experts, ::testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"));
+INSTANTIATE_TEST_SUITE_P(All, Experts,
+                         ::testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe",
+                                           "granitemoeshared"));
 
 }  // namespace
 }  // namespace meshtrain::testing

@@ -111,7 +111,7 @@ TEST(ExportOfStages, HasTheAdaptersOfAllStages) {
 
 INSTANTIATE_TEST_SUITE_P(All, Export,
                          ::testing::Combine(::testing::Values("llama", "qwen2", "qwen3", "phi3", "olmo2", "gemma3_text",
-                                                              "mixtral", "qwen2_moe", "granitemoe"),
+                                                              "mixtral", "qwen2_moe", "granitemoeshared"),
                                             ::testing::Bool()));
 
 }  // namespace

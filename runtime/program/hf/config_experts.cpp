@@ -63,8 +63,8 @@ void read_experts(ConfigReader& config, ModelShape& shape) {
                                            std::to_string(experts.num_experts) + " experts of " + family.number_key);
   }
   if (family.chooses_size) experts.moe_intermediate_size = config.integer("moe_intermediate_size");
-  if (family.chooses_shared) {
-    experts.shared_expert_intermediate_size = config.integer("shared_expert_intermediate_size");
+  if (const std::string& key = family.shared_key; !key.empty()) {
+    experts.shared_expert_intermediate_size = family.needs_shared ? config.integer(key) : config.integer_or(key, 0, 0);
   }
   experts.norm_topk_prob =
       family.chooses_normalisation ? config.boolean_or("norm_topk_prob", false) : family.normalises;
@@ -86,7 +86,7 @@ void write_experts(nlohmann::ordered_json& config, const ModelShape& shape) {
   config[family.number_key] = experts.num_experts;
   config["num_experts_per_tok"] = experts.num_experts_per_tok;
   if (family.chooses_size) config["moe_intermediate_size"] = experts.moe_intermediate_size;
-  if (family.chooses_shared) config["shared_expert_intermediate_size"] = experts.shared_expert_intermediate_size;
+  if (!family.shared_key.empty()) config[family.shared_key] = experts.shared_expert_intermediate_size;
   if (family.chooses_normalisation) config["norm_topk_prob"] = experts.norm_topk_prob;
   if (!family.chooses_dense_layers) return;
   config["decoder_sparse_step"] = 1;

@@ -94,8 +94,9 @@ void expert_fields(Archive& archive, ModelShape& shape) {
   archive.field("num_experts", experts.num_experts, size_if(static_cast<bool>(family)));
   archive.field("num_experts_per_tok", experts.num_experts_per_tok, size_if(static_cast<bool>(family)));
   archive.field("moe_intermediate_size", experts.moe_intermediate_size, size_if(family.chooses_size));
-  archive.field("shared_expert_intermediate_size", experts.shared_expert_intermediate_size,
-                size_if(family.chooses_shared));
+  Rule shared = size_if(!family.shared_key.empty());
+  if (!family.needs_shared) shared.required = false, shared.least = 0;
+  archive.field("shared_expert_intermediate_size", experts.shared_expert_intermediate_size, shared);
   archive.field("norm_topk_prob", experts.norm_topk_prob, {.refused = size_if(family.chooses_normalisation).refused});
   archive.field("mlp_only_layers", experts.mlp_only_layers,
                 {.least = 0, .most = kMaxSize, .refused = size_if(family.chooses_dense_layers).refused});

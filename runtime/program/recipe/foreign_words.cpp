@@ -311,7 +311,7 @@ const std::vector<std::pair<std::string, Words>> kSentences = {
     {"there is no axis of experts: each rank has all experts of its layers",
      {"ep", "etp", "expert_parallel_degree", "expert_model_parallel_size", "expert_tensor_parallel_size",
       "expert_parallel_size", "parallel.mesh.ep", "parallel.ep", "ep_size"}},
-    {"the mixtures of experts are mixtral, qwen2_moe, qwen3_moe, olmoe and granitemoe (docs/models.md)",
+    {"the mixtures of experts are in docs/models.md: mixtral, qwen2_moe, qwen3_moe and others",
      {"moe", "family=deepseek_v3", "family=llama4", "family=gpt_oss"}},
     {"experts need no option: each computes the tokens that have it", {"moe_grouped_gemm"}},
     {"there is no balancing loss (docs/models.md)", {"router_aux_loss_coef", "moe_aux_loss_coeff", "moe_z_loss_coeff"}},

@@ -24,13 +24,15 @@ struct FamilyExperts {
   bool softmax_after_choice = false;  ///< the weights are the softmax of the chosen logits alone
   bool normalises = false;            ///< norm_topk_prob is always true
   bool wide_weights = false;          ///< the weights keep the softmax's fp32, instead of the model's dtype
+  std::string shared_key = "";        ///< key of shared_expert_intermediate_size; empty: there is no shared expert
+  bool needs_shared = false;          ///< each model has a shared expert
+  bool fuses_shared = false;          ///< folders have it as shared_mlp.input_linear and shared_mlp.output_linear
   bool gates_shared = false;          ///< the shared expert's result is multiplied by a sigmoid of a product
 
   // Keys that a model of the family may have.
   bool chooses_size = false;           ///< moe_intermediate_size; else an expert has intermediate_size
   bool chooses_normalisation = false;  ///< norm_topk_prob
   bool chooses_dense_layers = false;   ///< mlp_only_layers, decoder_sparse_step
-  bool chooses_shared = false;         ///< shared_expert_intermediate_size
 
   explicit operator bool() const { return !number_key.empty(); }
 };

@@ -24,6 +24,12 @@ struct FusedTensor {
 };
 
 std::vector<FusedTensor> fused_tensors(const ModelShape& model) {
+  if (family_of(model).experts.fuses_shared) {
+    const int64_t features = model.experts.shared_expert_intermediate_size;
+    return {{".shared_mlp.input_linear.",
+             {{".mlp.shared_expert.gate_proj.", features}, {".mlp.shared_expert.up_proj.", features}}},
+            {".shared_mlp.output_linear.", {{".mlp.shared_expert.down_proj.", model.hidden_size}}}};
+  }
   if (!family_of(model).fused_projections) return {};
   const int64_t queries = model.num_attention_heads * model.head_dim, keys = model.num_key_value_heads * model.head_dim;
   return {{".qkv_proj.", {{".q_proj.", queries}, {".k_proj.", keys}, {".v_proj.", keys}}},

@@ -510,7 +510,7 @@ TEST_F(ConfigJson, WritesWhatItReadsOfEveryFamily) {
 }
 
 TEST_F(ConfigJson, WritesWhatItReadsOfExperts) {
-  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"}) {
+  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared"}) {
     const std::string file = testing::source_folder() + "/tests/fixtures/" + name + "/config.json";
     const ModelShape shape = read_config_json(file);
     const std::string written = write_config_json(shape, "float32");
@@ -521,7 +521,7 @@ TEST_F(ConfigJson, WritesWhatItReadsOfExperts) {
       EXPECT_TRUE(!before.contains(key) || before[key].is_null() || value == before[key]) << name << " " << key;
     }
     for (const char* key : {"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
-                            "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step"}) {
+                            "shared_intermediate_size", "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step"}) {
       EXPECT_EQ(after.contains(key), before.contains(key)) << name << " " << key;
     }
   }

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "runtime/program/forecast/forecast.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/training/model/peft_tensors.h"
+#include "runtime/training/model/transformer.h"
 #include "runtime/training/safetensors/folder.h"
 #include "runtime/training/safetensors/writer.h"
 #include "tests/runtime/program/recipe/recipe_folder.h"
@@ -134,6 +137,26 @@ TEST(AdapterRecipe, TakesTheTrainedBaseOfAFolder) {
                                  "}\n" + kSmallRecipe.substr(kSmallRecipe.find("data:"))),
       {}, "");
   EXPECT_EQ(recipe.model.shape.adapter.train.size(), entries.size() - factors.entries().size());
+}
+
+TEST(AdapterRecipe, ExpertsHaveNone) {
+  const RecipeFolder folder;
+  const auto load = [&](const std::string& targets) {
+    const std::vector<std::string> experts = {"model.family=qwen2_moe", "model.num_experts=4",
+                                              "model.num_experts_per_tok=2", "model.moe_intermediate_size=32",
+                                              "model.shared_expert_intermediate_size=48"};
+    return load_recipe(folder.write("r.yaml", kSmallRecipe + "adapter: {rank: 4, targets: " + targets + "}\n"), experts,
+                       "");
+  };
+  for (const char* target : {"gate_up_proj", "experts", "gate", "\"*.mlp.experts.*\""}) {
+    const std::string message = input_error([&] { load("[q_proj, " + std::string(target) + "]"); });
+    EXPECT_TRUE(has(message, "names experts, which have no adapters: leave it out, or use all-linear")) << message;
+  }
+  std::set<std::string> names;
+  for (const TensorEntry& factor : declared_adapters(load("[all-linear]").model.shape, at::kFloat)) {
+    if (factor.name.starts_with("model.layers.0.") && factor.name.ends_with("A.weight")) names.insert(factor.name);
+  }
+  EXPECT_EQ(names.size(), 7u) << "four of attention, three of the shared expert";
 }
 
 TEST(AdapterRecipe, AForecastOfFewerLayersNeedsNoFolder) {

@@ -180,7 +180,7 @@ TEST_F(RecipeWords, ValuesOfOtherSystemsNameTheValueHere) {
            {"train.activation_checkpointing=true", "it is full"},
            {"data.dtype=int64", "ids are unsigned and of 32 bits at most: data prepare writes the file again"},
            {"model.family=gpt_oss",
-            "the mixtures of experts are mixtral, qwen2_moe, qwen3_moe, olmoe and granitemoe (docs/models.md)"},
+            "the mixtures of experts are in docs/models.md: mixtral, qwen2_moe, qwen3_moe and others"},
            {"device=gpu", "it is cuda"},
            {"device=mps", "ranks compute on CPUs and on GPUs of NVIDIA"}}) {
     const std::string message = refusal({set});

@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          "llama_bias", "mistral", "qwen2", "qwen3", "smollm3", "granite", "phi3",
                                          "olmo2", "mistral_window", "qwen2_window", "phi3_long", "gemma2", "gemma3",
                                          "llama_padding", "qwen3_padding", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
-                                         "granitemoe"),
+                                         "granitemoe", "granitemoeshared"),
                        ::testing::Values("fp64", "fp32")),
     [](const auto& test) { return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param); });
 
