@@ -19,8 +19,8 @@ struct ExpertWeights {
 /// Computes the experts of rows sorted by expert: weight * (down(activation(gate_up(x)))), for x [R, M], with `weights`
 /// [R], fp32 or of the dtype of x -> [R, M]. Differentiable once with respect to x, the weights and all experts'
 /// weights, whose gradients go into their buffers (leaf_gradient.h); an expert without rows writes zeros into an
-/// unwritten one. Keeps x as its LayerInput says, the output of gate_up and, unless `recompute`, that of the activation.
-/// The result is not kept: the gradient of a weight is that of the row before down, times the row there.
+/// unwritten one. Keeps x as its LayerInput says, the output of gate_up and, unless `recompute`, that of the
+/// activation. The result is not kept: the gradient of a weight is that of the row before down, times the row there.
 at::Tensor expert_products(const LayerInput& x, const at::Tensor& weights, const GroupStarts& starts,
                            const ExpertWeights& experts, const GatedActivation& activation, bool recompute);
 

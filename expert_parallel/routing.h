@@ -31,13 +31,13 @@ struct Routing {
   at::Tensor weights;  ///< [T, k], differentiable with respect to the logits
 };
 
-/// Chooses the experts of T tokens from logits [T, E]. Scores are fp32, for logits in fp64 fp64. `selection_bias` [E] or
-/// undefined: added to the scores for the choice alone; weights are the scores without it. `replayed` [T, k] int64:
+/// Chooses the experts of T tokens from logits [T, E]. Scores are fp32, for logits in fp64 fp64. `selection_bias` [E]
+/// or undefined: added to the scores for the choice alone; weights are the scores without it. `replayed` [T, k] int64:
 /// choices to take instead of choosing; undefined: choose. The row of a token depends on its logits alone. Throws
 /// std::invalid_argument when the router's numbers do not fit each other or the shapes.
 ///
-/// Dtypes in transformers: Mixtral's weights stay fp32 after logits in halves; those of Qwen, OLMoE, Granite and gpt-oss
-/// are rounded to halves; DeepSeek-V3 computes the logits themselves in fp32, which is the caller's product.
+/// Dtypes in transformers: Mixtral's weights stay fp32 after logits in halves; those of Qwen, OLMoE, Granite and
+/// gpt-oss are rounded to halves; DeepSeek-V3 computes the logits themselves in fp32, which is the caller's product.
 Routing route(const Router& router, const at::Tensor& logits, const at::Tensor& selection_bias = {},
               const at::Tensor& replayed = {});
 
