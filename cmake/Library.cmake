@@ -1,7 +1,7 @@
 # libmeshtrain.so has the floors that train any model, for other programs. `cmake --install` copies the library, the
 # headers of its floors and the files of find_package(meshtrain). The library is shared because operators register
 # themselves when their file is loaded, and a linker leaves files of an archive out.
-set(floors base device mesh products tensor_parallel context_parallel pipeline_parallel fsdp metrics safetensors optimizer checkpoint trainer)
+set(floors base device mesh products tensor_parallel context_parallel pipeline_parallel expert_parallel fsdp metrics safetensors optimizer checkpoint trainer)
 
 set(objects "")
 foreach(floor ${floors})

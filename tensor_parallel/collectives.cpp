@@ -1,10 +1,5 @@
 #include "tensor_parallel/collectives.h"
 
-#include <c10/core/GradMode.h>
-
-#include <stdexcept>
-#include <string>
-
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
@@ -30,12 +25,6 @@ PendingTensor start_scatter_rows(const at::Tensor& x, const Group& group) {
   PendingTensor rows{empty_rows(x, x.size(0) / group.size()), {}};
   rows.work = group.reduce_scatter(rows.tensor, x.contiguous());
   return rows;
-}
-
-void require_first_order(const char* operation) {
-  if (c10::GradMode::is_enabled()) {
-    throw std::logic_error(std::string(operation) + " can be differentiated once only, without create_graph");
-  }
 }
 
 }  // namespace meshtrain

@@ -26,8 +26,4 @@ PendingTensor start_gather_rows(const at::Tensor& x, const Group& group);
 /// group's size.
 PendingTensor start_scatter_rows(const at::Tensor& x, const Group& group);
 
-/// Throws std::logic_error, naming `operation`, in a backward that is recorded itself (create_graph): the second
-/// derivative would lack its collectives.
-void require_first_order(const char* operation);
-
 }  // namespace meshtrain

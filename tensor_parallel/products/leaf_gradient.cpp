@@ -1,10 +1,13 @@
 #include "tensor_parallel/products/leaf_gradient.h"
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <functional>
+#include <stdexcept>
+#include <string>
 
 #include "mesh/device/aten.h"
 #include "mesh/device/gradient_state.h"
@@ -70,6 +73,12 @@ bool can_be_deferred(const at::Tensor& leaf) {
 at::Tensor gradient_in_place(const at::Tensor& leaf) {
   const GradientTarget target = gradient_target(leaf);
   return target.unwritten ? target.buffer.zero_() : target.buffer;
+}
+
+void require_first_order(const char* operation) {
+  if (c10::GradMode::is_enabled()) {
+    throw std::logic_error(std::string(operation) + " can be differentiated once only, without create_graph");
+  }
 }
 
 std::vector<LeafRun> leaf_runs(const std::vector<at::Tensor>& leaves, const std::vector<bool>& needed) {

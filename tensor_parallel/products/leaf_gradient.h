@@ -32,6 +32,10 @@ bool can_be_deferred(const at::Tensor& leaf);
 /// Returns the buffer of gradient_target() to add to, set to zero if it was unwritten.
 at::Tensor gradient_in_place(const at::Tensor& leaf);
 
+/// Throws std::logic_error, naming `operation`, in a backward that is recorded itself (create_graph): the second
+/// derivative would lack its collectives and what is written in place.
+void require_first_order(const char* operation);
+
 /// Consecutive leaves of one product whose gradients can be computed at once.
 struct LeafRun {
   size_t begin;           ///< index of the first leaf

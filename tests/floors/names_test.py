@@ -6,7 +6,7 @@ import re
 import unittest
 
 SOURCE = pathlib.Path(__file__).parent.parent.parent
-FOLDERS = ("mesh", "tensor_parallel", "context_parallel", "fsdp", "runtime", "tools", "benchmarks")
+FOLDERS = ("mesh", "tensor_parallel", "context_parallel", "expert_parallel", "fsdp", "runtime", "tools", "benchmarks")
 TYPE = re.compile(r"^(?:(?:inline )?namespace ([\w:]+) \{|(?:struct|class|enum class) (\w+)[^;{]*\{)", re.MULTILINE)
 
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "mesh/device/aten.h"
-#include "tensor_parallel/collectives.h"
+#include "tensor_parallel/products/leaf_gradient.h"
 
 namespace meshtrain {
 namespace {

@@ -1,0 +1,56 @@
+#include "expert_parallel/row_arithmetic.h"
+
+#include "mesh/device/aten.h"
+#include "mesh/device/meta_device.h"
+#include "mesh/device/row_chunks.h"
+
+namespace meshtrain {
+namespace {
+
+at::ScalarType sum_dtype(const at::Tensor& tensor) {
+  return c10::isReducedFloatingType(tensor.scalar_type()) ? at::kFloat : tensor.scalar_type();
+}
+
+/// Calls piece(first, count) for all `rows` rows of `elements` elements: at once on a GPU, whose kernels cost more to
+/// launch than memory, in pieces on the host.
+template <class Piece>
+void for_pieces(int64_t rows, int64_t elements, const at::Tensor& like, const Piece& piece) {
+  if (!is_host(like.device())) return piece(0, rows);
+  for_row_chunks(rows, elements * static_cast<int64_t>(c10::elementSize(sum_dtype(like))), piece);
+}
+
+}  // namespace
+
+at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows) {
+  at::Tensor out = at::empty({rows.size(0), y.size(1)}, y.options());
+  const at::ScalarType dtype = sum_dtype(y);
+  for_pieces(rows.size(0), y.size(1), y, [&](int64_t first, int64_t count) {
+    const at::Tensor own = rows.narrow(0, first, count), to = out.narrow(0, first, count);
+    const auto slot = [&](int64_t index) { return y.index_select(0, own.select(1, index)).to(dtype); };
+    at::Tensor sum = slot(0);
+    for (int64_t index = 1; index < rows.size(1); ++index) sum.add_(slot(index));
+    to.copy_(sum);
+  });
+  return out;
+}
+
+void scale_rows(at::Tensor y, const at::Tensor& factors) {
+  if (y.scalar_type() == factors.scalar_type()) {
+    y.mul_(factors.unsqueeze(1));
+    return;
+  }
+  for_pieces(y.size(0), y.size(1), y, [&](int64_t first, int64_t count) {
+    const at::Tensor part = y.narrow(0, first, count);
+    part.copy_(part.to(factors.scalar_type()).mul_(factors.narrow(0, first, count).unsqueeze(1)));
+  });
+}
+
+void add_row_dots(const at::Tensor& sums, const at::Tensor& a, const at::Tensor& b) {
+  for_pieces(a.size(0), a.size(1), sums, [&](int64_t first, int64_t count) {
+    const at::Tensor other = b.size(0) == 1 ? b : b.narrow(0, first, count);
+    const at::Tensor products = at::mul(a.narrow(0, first, count).to(sums.scalar_type()), other.to(sums.scalar_type()));
+    sums.narrow(0, first, count).add_(products.sum(1));
+  });
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace meshtrain {
+
+// Arithmetic on rows, in fp32 for halves, with temporaries of at most kTemporaryBytes on the host. Not differentiable.
+
+/// Returns [T, M]: the sum of y[rows[t, 0]], y[rows[t, 1]], ..., in that order and rounded once, for y [R, M] and rows
+/// [T, k] int64.
+at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows);
+
+/// Multiplies each row of y [R, M], in place, by its element of `factors` [R], of the dtype of y or wider.
+void scale_rows(at::Tensor y, const at::Tensor& factors);
+
+/// Adds to sums [R], fp32 or fp64, the dot products of the rows of a [R, M] with those of b [R, M] or with b [1, M].
+void add_row_dots(const at::Tensor& sums, const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace meshtrain

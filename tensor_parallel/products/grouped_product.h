@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace meshtrain {
+
+/// The rows of each group in a matrix whose rows are sorted by group: group g has rows [starts[g], starts[g + 1]), so
+/// there are E + 1 starts for E groups, the first is 0 and the last the number of rows.
+using GroupStarts = std::vector<int64_t>;
+
+/// Returns [R, n]: for each group g the product x_g w_g^T of its rows x_g of x [R, k] and its matrix w_g of w [E, n, k]
+/// of the same dtype. w may have any strides: transposed weights, [E, k, n] as [E, n, k], give the gradient of x. Not
+/// differentiable.
+///
+/// Each group is a product() of its own (matrix_product.h), written in place. On a GPU it is a product of LibTorch's
+/// for each group that has rows.
+at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& w, const GroupStarts& starts);
+
+/// Adds a_g^T b_g to into[g] for each group g, for a [R, m] and b [R, n] of one dtype and into [E, m, n], perhaps of
+/// another, as add_product() does. `unwritten`: into[g] = a_g^T b_g, whatever `into` holds; zeros for a group without
+/// rows. Not differentiable.
+void add_grouped_product(const at::Tensor& into, const at::Tensor& a, const at::Tensor& b, const GroupStarts& starts,
+                         bool unwritten = false);
+
+}  // namespace meshtrain
