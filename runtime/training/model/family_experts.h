@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "expert_parallel/routing.h"
+
 namespace meshtrain {
 
 /// The names by which folders of a family store a layer's experts, after "model.layers.N". `%` stands for the number of
@@ -21,13 +23,13 @@ struct FamilyExperts {
   std::string other_number_key = "";  ///< another name that transformers has for it
   ExpertTensors tensors = {};
 
-  bool softmax_after_choice = false;  ///< the weights are the softmax of the chosen logits alone
-  bool normalises = false;            ///< norm_topk_prob is always true
-  bool wide_weights = false;          ///< the weights keep the softmax's fp32, instead of the model's dtype
-  std::string shared_key = "";        ///< key of shared_expert_intermediate_size; empty: there is no shared expert
-  bool needs_shared = false;          ///< each model has a shared expert
-  bool fuses_shared = false;          ///< folders have it as shared_mlp.input_linear and shared_mlp.output_linear
-  bool gates_shared = false;          ///< the shared expert's result is multiplied by a sigmoid of a product
+  RouterScore score = RouterScore::Softmax;
+  bool normalises = false;      ///< norm_topk_prob is always true
+  bool wide_weights = false;    ///< the weights keep the softmax's fp32, instead of the model's dtype
+  std::string shared_key = "";  ///< key of shared_expert_intermediate_size; empty: there is no shared expert
+  bool needs_shared = false;    ///< each model has a shared expert
+  bool fuses_shared = false;    ///< folders have it as shared_mlp.input_linear and shared_mlp.output_linear
+  bool gates_shared = false;    ///< the shared expert's result is multiplied by a sigmoid of a product
 
   // Keys that a model of the family may have.
   bool chooses_size = false;           ///< moe_intermediate_size; else an expert has intermediate_size

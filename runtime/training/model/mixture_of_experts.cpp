@@ -1,15 +1,11 @@
 #include "runtime/training/model/mixture_of_experts.h"
 
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/topk.h>
 
+#include "expert_parallel/experts.h"
 #include "mesh/device/aten.h"
-#include "mesh/device/half_precision.h"
 #include "runtime/training/model/families.h"
-#include "runtime/training/model/grouped_linear.h"
 #include "runtime/training/model/operators/glu.h"
-#include "runtime/training/model/token_routing.h"
 #include "tensor_parallel/linear_function.h"
 
 namespace meshtrain {
@@ -20,12 +16,28 @@ at::Tensor linear(const at::Tensor& x, const Parameter& weight) {
   return column_parallel_linear(x, {weight.tensor}, {}, TensorParallel{});
 }
 
+Router router_of(const ModelShape& shape) {
+  const FamilyExperts& family = family_of(shape).experts;
+  return {.score = family.score,
+          .num_experts = shape.experts.num_experts,
+          .top_k = shape.experts.num_experts_per_tok,
+          .normalizes = shape.experts.norm_topk_prob,
+          .rounds_weights = !family.wide_weights};
+}
+
+GatedActivation activation_of(Activation activation) {
+  return {[activation](const at::Tensor& gate_up) { return glu_value(gate_up, activation); },
+          [activation](const at::Tensor& grad, const at::Tensor& gate_up) {
+            return glu_gradient(grad, gate_up, activation);
+          }};
+}
+
 }  // namespace
 
 MixtureOfExperts::MixtureOfExperts(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
                                    const at::TensorOptions& options)
-    : shape_(shape.experts), family_(family_of(shape).experts), activation_(family_of(shape).activation) {
-  const int64_t E = shape_.num_experts, M = shape.hidden_size, F = expert_features(shape);
+    : rule_(router_of(shape)), activation_(activation_of(family_of(shape).activation)) {
+  const int64_t E = rule_.num_experts, M = shape.hidden_size, F = expert_features(shape);
   const auto declare = [&](const std::string& of, std::vector<int64_t> extents, int64_t num_matrices) {
     Parameter parameter =
         full_parameter(name + of, std::move(extents), {Initializer::Kind::Normal, shape.initializer_range}, options);
@@ -37,31 +49,17 @@ MixtureOfExperts::MixtureOfExperts(const std::string& name, const ModelShape& sh
   router_ = declare(".gate.weight", {E, M}, 1);
   gate_up_ = declare(".experts.gate_up_proj", {E, 2 * F, M}, 2 * E);
   down_ = declare(".experts.down_proj", {E, M, F}, E);
-  if (shape_.shared_expert_intermediate_size == 0) return;
-  shared_.emplace(name + ".shared_expert", shape, shape_.shared_expert_intermediate_size, parallelism, options);
-  if (family_.gates_shared) shared_gate_ = declare(".shared_expert_gate.weight", {1, M}, 1);
+  const int64_t shared_features = shape.experts.shared_expert_intermediate_size;
+  if (shared_features == 0) return;
+  shared_.emplace(name + ".shared_expert", shape, shared_features, parallelism, options);
+  if (family_of(shape).experts.gates_shared) shared_gate_ = declare(".shared_expert_gate.weight", {1, M}, 1);
 }
 
 at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {
-  const auto [experts, weights] = choose(x.value);
-  const TokenRouting routing = route_tokens(experts, shape_.num_experts);
-  const at::Tensor gate_up = grouped_linear(dispatch_rows(x.value, routing), gate_up_.tensor, routing.counts);
-  const LayerInput inner = recompute ? recomputed_glu(gate_up, activation_) : LayerInput(glu(gate_up, activation_));
-  const at::Tensor y = combine_rows(grouped_linear(inner, down_.tensor, routing.counts), weights, routing);
+  const auto [choices, weights] = route(rule_, linear(x.value, router_));
+  const at::Tensor y = mixture(x.value, weights, sort_by_expert(choices, rule_.num_experts),
+                               {gate_up_.tensor, down_.tensor, {}, {}}, activation_, recompute);
   return shared_ ? y + compute_shared(x, recompute, tokens) : y;
-}
-
-MixtureOfExperts::Choice MixtureOfExperts::choose(const at::Tensor& x) const {
-  const at::ScalarType dtype = x.scalar_type();
-  const at::Tensor logits = linear(x, router_).to(accumulation_dtype(dtype));
-  const at::Tensor scores = family_.softmax_after_choice ? logits : logits.softmax(-1);
-  auto [weights, experts] = scores.topk(shape_.num_experts_per_tok, -1);
-  if (family_.softmax_after_choice) {
-    weights = weights.softmax(-1);
-  } else if (shape_.norm_topk_prob) {
-    weights = weights / weights.sum(-1, /*keepdim=*/true);
-  }
-  return {experts, family_.wide_weights ? weights : weights.to(dtype)};
 }
 
 at::Tensor MixtureOfExperts::compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {

@@ -2,7 +2,8 @@
 
 #include <optional>
 
-#include "runtime/training/model/family_experts.h"
+#include "expert_parallel/gated_activation.h"
+#include "expert_parallel/routing.h"
 #include "runtime/training/model/feed_forward.h"
 
 namespace meshtrain {
@@ -33,16 +34,10 @@ class MixtureOfExperts {
   std::vector<Parameter*> parameters();
 
  private:
-  struct Choice {
-    at::Tensor experts;  // int64 [T, k], in the order of falling weight
-    at::Tensor weights;  // [T, k]
-  };
-  Choice choose(const at::Tensor& x) const;
   at::Tensor compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
 
-  ExpertsShape shape_;
-  FamilyExperts family_;
-  Activation activation_;
+  Router rule_;
+  GatedActivation activation_;
   Parameter router_, gate_up_, down_;
   std::optional<FeedForward> shared_;
   std::optional<Parameter> shared_gate_;

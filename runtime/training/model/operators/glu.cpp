@@ -90,6 +90,11 @@ at::Tensor product_of(const at::Tensor& gate_up, int64_t activation) {
   return forward(gate_up, activation);
 }
 
+at::Tensor gradient_of(const at::Tensor& grad, const at::Tensor& gate_up, int64_t activation) {
+  static const Operator<decltype(glu_backward)> backward("meshtrain::glu_backward");
+  return backward(grad, gate_up, activation);
+}
+
 struct GluFunction : torch::autograd::Function<GluFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up, int64_t activation) {
     ctx->save_for_backward({gate_up});
@@ -98,8 +103,7 @@ struct GluFunction : torch::autograd::Function<GluFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    static const Operator<decltype(glu_backward)> backward("meshtrain::glu_backward");
-    return {backward(grads[0], ctx->get_saved_variables()[0], ctx->saved_data["activation"].toInt()), at::Tensor()};
+    return {gradient_of(grads[0], ctx->get_saved_variables()[0], ctx->saved_data["activation"].toInt()), at::Tensor()};
   }
 };
 
@@ -111,9 +115,18 @@ at::Tensor glu(const at::Tensor& gate_up, Activation activation) {
 
 LayerInput recomputed_glu(const at::Tensor& gate_up, Activation activation) {
   return {glu(gate_up, activation), {gate_up}, [activation](const std::vector<at::Tensor>& kept) {
-            const at::NoGradGuard no_grad;
-            return product_of(kept[0], static_cast<int64_t>(activation));
+            return glu_value(kept[0], activation);
           }};
+}
+
+at::Tensor glu_value(const at::Tensor& gate_up, Activation activation) {
+  const at::NoGradGuard no_grad;
+  return product_of(gate_up, static_cast<int64_t>(activation));
+}
+
+at::Tensor glu_gradient(const at::Tensor& grad, const at::Tensor& gate_up, Activation activation) {
+  const at::NoGradGuard no_grad;
+  return gradient_of(grad, gate_up, static_cast<int64_t>(activation));
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {

@@ -12,4 +12,9 @@ at::Tensor glu(const at::Tensor& gate_up, Activation activation);
 /// Returns glu(gate_up, activation) as the input of a layer that computes it again in its backward, from gate_up.
 LayerInput recomputed_glu(const at::Tensor& gate_up, Activation activation);
 
+/// Returns glu(gate_up, activation) and, from the gradient of that, the gradient of gate_up. Neither records for
+/// autograd.
+at::Tensor glu_value(const at::Tensor& gate_up, Activation activation);
+at::Tensor glu_gradient(const at::Tensor& grad, const at::Tensor& gate_up, Activation activation);
+
 }  // namespace meshtrain
