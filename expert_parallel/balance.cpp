@@ -17,14 +17,16 @@ at::Tensor masked(const at::Tensor& rows, const at::Tensor& mask) {
 struct AttachLoss : torch::autograd::Function<AttachLoss> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& carrier, const at::Tensor& loss, double coefficient,
                             const at::Tensor& seed) {
-    ctx->save_for_backward({seed.defined() ? seed.to(loss.scalar_type()) : at::ones({}, loss.options())});
+    ctx->save_for_backward({seed});
     ctx->saved_data["coefficient"] = coefficient;
+    ctx->saved_data["dtype"] = static_cast<int64_t>(loss.scalar_type());
     return carrier;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {grads[0], ctx->get_saved_variables()[0] * ctx->saved_data["coefficient"].toDouble(), at::Tensor(),
-            at::Tensor()};
+    const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt());
+    const at::Tensor seed = ctx->get_saved_variables()[0].to(dtype);
+    return {grads[0], seed * ctx->saved_data["coefficient"].toDouble(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -72,7 +74,8 @@ at::Tensor router_z_loss(const at::Tensor& logits, const at::Tensor& mask) {
 }
 
 at::Tensor attach_loss(const at::Tensor& carrier, const at::Tensor& loss, double coefficient, const at::Tensor& seed) {
-  return AttachLoss::apply(carrier, loss, coefficient, seed);
+  const at::Tensor factor = seed.defined() ? seed : at::ones({}, loss.options().requires_grad(false));
+  return AttachLoss::apply(carrier, loss, coefficient, factor);
 }
 
 void update_selection_bias(const at::Tensor& bias, const at::Tensor& counts, double rate, bool centred) {

@@ -62,7 +62,7 @@ void sort_on_host(const at::Tensor& choices, int64_t num_experts, ExpertRows& so
 void sort_on_gpu(const at::Tensor& choices, ExpertRows& sorted) {
   const at::Tensor experts = choices.flatten();
   sorted.slots = std::get<1>(experts.sort(/*stable=*/true, 0, /*descending=*/false));
-  sorted.tokens = sorted.slots.floor_divide(choices.size(1));
+  sorted.tokens = sorted.slots.div(choices.size(1), "floor");
   sorted.rows.flatten().scatter_(0, sorted.slots, at::arange(choices.numel(), choices.options()));
   sorted.counts.zero_().scatter_add_(0, experts, at::ones_like(experts));
 }
@@ -83,7 +83,7 @@ ExpertRows kept_rows(AutogradContext* ctx) {
 struct RowsOfTokens : torch::autograd::Function<RowsOfTokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const ExpertRows& rows) {
     keep_rows(ctx, rows);
-    return x.index_select(0, rows.tokens);
+    return rows_at(x, rows.tokens);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     require_first_order("the rows of experts");
@@ -94,12 +94,12 @@ struct RowsOfTokens : torch::autograd::Function<RowsOfTokens> {
 struct WeightsOfRows : torch::autograd::Function<WeightsOfRows> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weights, const ExpertRows& rows) {
     keep_rows(ctx, rows);
-    return weights.flatten().index_select(0, rows.slots);
+    return rows_at(weights.flatten(), rows.slots);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     require_first_order("the weights of experts' rows");
     const at::Tensor rows = kept_rows(ctx).rows;
-    return {grads[0].index_select(0, rows.flatten()).view(rows.sizes()), at::Tensor()};
+    return {rows_at(grads[0], rows.flatten()).view(rows.sizes()), at::Tensor()};
   }
 };
 
@@ -110,7 +110,7 @@ struct SumOfSlots : torch::autograd::Function<SumOfSlots> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     require_first_order("the sum of experts' rows");
-    return {grads[0].index_select(0, kept_rows(ctx).tokens), at::Tensor()};
+    return {rows_at(grads[0], kept_rows(ctx).tokens), at::Tensor()};
   }
 };
 

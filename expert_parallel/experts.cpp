@@ -224,7 +224,7 @@ at::Tensor mixture(const at::Tensor& x, const at::Tensor& weights, const ExpertR
                    const GatedActivation& activation, bool recompute) {
   const LayerInput sorted(rows_of_tokens(x, rows), {x, rows.tokens}, [](const std::vector<at::Tensor>& kept) {
     const at::NoGradGuard no_grad;
-    return kept[0].index_select(0, kept[1]);
+    return rows_at(kept[0], kept[1]);
   });
   return sum_of_slots(
       expert_products(sorted, weights_of_rows(weights, rows), rows.starts, experts, activation, recompute), rows);

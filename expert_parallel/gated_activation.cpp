@@ -55,10 +55,11 @@ class ClampedActivation {
       const auto [to_gate, to_up] = halves(result.narrow(0, first, count), layout_);
       const at::Tensor wide = grad.narrow(0, first, count).to(gate.scalar_type());
       const at::Tensor sigmoid = (gate * alpha_).sigmoid_();
-      to_up.copy_((wide * gate).mul_(sigmoid).mul_(up_before.abs().le(limit_)));
+      const at::Tensor up_passes = up_before.le(limit_).mul_(up_before.ge(-limit_)).to(wide.scalar_type());
+      to_up.copy_((wide * gate).mul_(sigmoid).mul_(up_passes));
       // d (g s(a g)) / dg = s (1 + a g (1 - s))
-      const at::Tensor slope = (1 - sigmoid).mul_(gate).mul_(alpha_).add_(1).mul_(sigmoid);
-      to_gate.copy_(slope.mul_(wide).mul_(up + 1).mul_(gate_before.le(limit_)));
+      const at::Tensor slope = (-sigmoid).add_(1).mul_(gate).mul_(alpha_).add_(1).mul_(sigmoid);
+      to_gate.copy_(slope.mul_(wide).mul_(up + 1).mul_(gate_before.le(limit_).to(wide.scalar_type())));
     });
     return result;
   }

@@ -6,6 +6,9 @@ namespace meshtrain {
 
 // Arithmetic on rows, in fp32 for halves, with temporaries of at most kTemporaryBytes on the host. Not differentiable.
 
+/// Returns the items `numbers` [N] int64 of dim 0 of `tensor` [.., ...], [N, ...].
+at::Tensor rows_at(const at::Tensor& tensor, const at::Tensor& numbers);
+
 /// Returns [T, M]: the sum of y[rows[t, 0]], y[rows[t, 1]], ..., in that order and rounded once, for y [R, M] and rows
 /// [T, k] int64.
 at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows);

@@ -7,7 +7,7 @@ namespace meshtrain::testing {
 ExpertCase random_case(int64_t tokens) {
   ExpertCase shape;
   shape.tokens = tokens;
-  const at::Tensor order = random_tensor({tokens, shape.num_experts - 1}, 7).argsort(-1);
+  const at::Tensor order = random_tensor({tokens, shape.num_experts - 1}, 7).argsort(/*stable=*/true, -1);
   shape.choices = order.narrow(1, 0, shape.top_k).contiguous();
   return shape;
 }
@@ -37,7 +37,7 @@ std::vector<at::Tensor> ExpertInputs::leaves() const {
 }
 
 GatedActivation activation_of(const ExpertCase& shape) {
-  return shape.clamped ? clamped_activation(1.702, 1.5, GateLayout::Interleaved) : silu_activation();
+  return shape.clamped ? clamped_activation(1.702, shape.limit, GateLayout::Interleaved) : silu_activation();
 }
 
 at::Tensor by_mixture(const ExpertCase& shape, const ExpertInputs& inputs, bool recompute) {
@@ -56,7 +56,8 @@ at::Tensor by_definition(const ExpertCase& shape, const ExpertInputs& inputs) {
     at::Tensor hidden;
     if (shape.clamped) {
       const at::Tensor pairs = gate_up.view({shape.tokens, shape.features, 2});
-      const at::Tensor gate = pairs.select(2, 0).clamp_max(1.5), up = pairs.select(2, 1).clamp(-1.5, 1.5);
+      const at::Tensor gate = pairs.select(2, 0).clamp_max(shape.limit),
+                       up = pairs.select(2, 1).clamp(-shape.limit, shape.limit);
       hidden = (up + 1) * gate * at::sigmoid(gate * 1.702);
     } else {
       hidden = at::silu(gate_up.narrow(1, 0, shape.features)) * gate_up.narrow(1, shape.features, shape.features);

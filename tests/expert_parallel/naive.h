@@ -13,6 +13,7 @@ struct ExpertCase {
   int64_t tokens = 24, width = 6, features = 10, num_experts = 5, top_k = 2;
   bool biases = false;
   bool clamped = false;  ///< the activation of gpt-oss, interleaved
+  double limit = 1.5;    ///< its limit
   at::Tensor choices;    ///< [T, k]
 };
 
