@@ -70,8 +70,9 @@ at::Tensor joined_balance_loss(const std::vector<at::Tensor>& probabilities, con
 
 at::Tensor router_z_loss(const at::Tensor& logits, const at::Tensor& mask) {
   const at::Tensor wide = logits.to(logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  // at::logsumexp has no Meta kernel.
   const at::Tensor largest = wide.detach().amax(1, /*keepdim=*/true);
-  const at::Tensor logsumexp = (wide - largest).exp().sum(1, /*keepdim=*/true).log() + largest;  // Meta lacks LibTorch's
+  const at::Tensor logsumexp = (wide - largest).exp().sum(1, /*keepdim=*/true).log() + largest;
   return masked(logsumexp.square(), mask).sum();
 }
 
