@@ -70,7 +70,10 @@ at::Tensor joined_balance_loss(const std::vector<at::Tensor>& probabilities, con
 
 at::Tensor router_z_loss(const at::Tensor& logits, const at::Tensor& mask) {
   const at::Tensor wide = logits.to(logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  return masked(wide.logsumexp(1, /*keepdim=*/true).square(), mask).sum();
+  // at::logsumexp has no Meta kernel.
+  const at::Tensor largest = wide.detach().amax(1, /*keepdim=*/true);
+  const at::Tensor logsumexp = (wide - largest).exp().sum(1, /*keepdim=*/true).log() + largest;
+  return masked(logsumexp.square(), mask).sum();
 }
 
 at::Tensor attach_loss(const at::Tensor& carrier, const at::Tensor& loss, double coefficient, const at::Tensor& seed) {

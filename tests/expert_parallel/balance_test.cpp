@@ -128,6 +128,18 @@ TEST(AttachLoss, AddsItsGradientAndNothingToTheLoss) {
   EXPECT_LE(relative_error(gradients(0.25, true) - alone, 0.125 * logits.grad()), 1e-13);
 }
 
+TEST(AttachLoss, WorksOnTheMetaDevice) {
+  const at::TensorOptions meta = at::TensorOptions(at::kFloat).device(at::kMeta);
+  const at::Tensor logits = at::empty({kTokens, kExperts}, meta).requires_grad_(), p = logits.softmax(-1);
+  const at::Tensor choices = choices_of(logits), mask = at::empty({kTokens}, meta.dtype(at::kBool));
+  at::Tensor carried = attach_loss(p, router_z_loss(logits, mask), 0.1, at::empty({}, meta));
+  carried = attach_loss(carried, balance_loss(p, choice_counts(choices, kExperts, 3, mask), kSlots, mask), 0.1);
+  carried = attach_loss(carried, joined_balance_loss({p, p}, {choices, choices}, mask), 0.1);
+  carried.sum().backward();
+  EXPECT_EQ(logits.grad().sizes(), logits.sizes());
+  update_selection_bias(at::empty({kExperts}, meta), at::empty({kExperts}, meta.dtype(at::kLong)), 0.1, true);
+}
+
 TEST(SelectionBias, MovesTowardsExpertsWithFewRows) {
   const at::Tensor counts = at::tensor({5, 1, 3, 3}, at::kLong);  // mean 3
   const at::Tensor bias = at::zeros({4});

@@ -1,6 +1,7 @@
 // A layer of experts allocates on the Meta device what it allocates on the host, and keeps only what it must.
 #include <gtest/gtest.h>
 
+#include "mesh/device/half_precision.h"
 #include "mesh/device/memory.h"
 #include "mesh/device/meta_device.h"
 #include "runtime/program/forecast/meta_memory.h"
@@ -16,6 +17,7 @@ struct LayerBytes {
 constexpr double kNumberBytes = 64;  // of numbers that operators make tensors of, on the host for the Meta device too
 
 constexpr int64_t kRows = 512, kWidth = 96, kFeatures = 64, kManyExperts = 8, kTwoSlots = 2;
+constexpr double kOperandBytes = 4.0 * kRows * kTwoSlots / kManyExperts * kWidth;
 
 /// Runs a layer whose experts have equally many rows, with gradient buffers for its weights.
 template <class Memory>
@@ -63,8 +65,10 @@ TEST(ExpertsMemory, IsWhatTheMetaDeviceCounts) {
         const auto on_meta = layer_bytes(memory, at::TensorOptions(dtype).device(at::kMeta), clamped, recompute);
         SCOPED_TRACE(::testing::Message() << dtype << " clamped " << clamped << " recompute " << recompute);
         EXPECT_EQ(on_host.kept, on_meta.kept);
-        EXPECT_NEAR(on_host.forward, on_meta.forward, kNumberBytes);
-        EXPECT_NEAR(on_host.backward, on_meta.backward, kNumberBytes);
+        // Halves that are multiplied in fp32 may need another copy of an expert's operand on the host.
+        const double allowed = kNumberBytes + (multiplied_in_fp32(at::empty({0}, dtype)) ? kOperandBytes : 0);
+        EXPECT_NEAR(on_host.forward, on_meta.forward, allowed);
+        EXPECT_NEAR(on_host.backward, on_meta.backward, allowed);
       }
     }
   }

@@ -141,6 +141,27 @@ TEST(Routing, RefusesNumbersThatDoNotFit) {
   EXPECT_THROW(route(good, logits, {}, at::zeros({2, 3}, at::kLong)), std::invalid_argument);
 }
 
+TEST(Routing, HasItsShapesOnTheMetaDevice) {
+  const at::TensorOptions meta = at::TensorOptions(at::kBFloat16).device(at::kMeta);
+  for (const RouterScore score : {RouterScore::Softmax, RouterScore::SoftmaxOfChosen, RouterScore::Sigmoid}) {
+    const Router router{.score = score,
+                        .num_experts = 8,
+                        .top_k = 2,
+                        .normalizes = true,
+                        .weight_scale = 2,
+                        .rounds_weights = true,
+                        .num_groups = 4,
+                        .chosen_groups = 2};
+    const at::Tensor logits = at::empty({6, 8}, meta).requires_grad_();
+    const Routing routing = route(router, logits, at::empty({8}, meta.dtype(at::kFloat)));
+    EXPECT_EQ(routing.choices.sizes(), at::IntArrayRef({6, 2}));
+    EXPECT_EQ(routing.choices.scalar_type(), at::kLong);
+    EXPECT_EQ(routing.weights.scalar_type(), at::kBFloat16);
+    (routing.weights.sum() + router_probabilities(router, logits).sum()).backward();
+    EXPECT_EQ(logits.grad().sizes(), logits.sizes());
+  }
+}
+
 TEST(RouterProbabilities, AddUpToOne) {
   const at::Tensor logits = row({1, 3, -2, 2});
   for (const RouterScore score : {RouterScore::Softmax, RouterScore::SoftmaxOfChosen, RouterScore::Sigmoid}) {
