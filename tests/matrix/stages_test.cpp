@@ -148,6 +148,10 @@ TEST(Stages, GiveTheseBitsWithDeferredWeightGradientsOfAnyModel) {
        [](TrainingOptions& options) {
          options.freeze = {"model.layers.[0-3].*", "*.k_proj.*"};
        }},
+      {"first stages frozen",
+       [](TrainingOptions& options) {
+         options.freeze = {"model.embed_tokens.*", "model.layers.[0-4].*"};
+       }},
       {"adapters",
        [](TrainingOptions& options) {
          options.shape.adapter = {.rank = 4, .dropout = 0.1, .targets = {"all-linear"}, .draws_all = true};
