@@ -147,7 +147,8 @@ void Gathering::before_backward(size_t unit) {
 
 void Gathering::end_backward(bool last) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    gathers_[unit].in_backward = false;
+    // Until the last backward of a step others may follow it, as at the end of a pipeline's schedule.
+    if (last) gathers_[unit].in_backward = false;
     if (last || !units_[unit].whole_step()) let_go(unit);
   }
 }

@@ -56,8 +56,8 @@ class Gathering {
     State state = State::Here;
     bool stale = true;         ///< this rank's slice of the full parameters differs from its shard
     bool frozen_stale = true;  ///< full frozen parameters differ from the ranks' shards
-    bool in_backward = false;
-    bool changed = false;  ///< unit_changed() has been called since the last shards_changed()
+    bool in_backward = false;  ///< in this step
+    bool changed = false;      ///< unit_changed() has been called since the last shards_changed()
     std::vector<Work> works;
     StreamMark copied = {};  ///< with offload: the end of the copy to this rank's slice
   };

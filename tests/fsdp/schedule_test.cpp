@@ -77,13 +77,13 @@ class RecordedBackend final : public Backend {
 class FullShardSchedule : public ::testing::Test {
  protected:
   /// `frozen`: a unit without trainable parameters; -1: none. `num_used`: number of units, from the first, that the
-  /// step uses. `remaining`: shards of gradients remain to be summed over other ranks.
+  /// step uses. `remaining`: shards of gradients remain to be summed over other ranks. `in_flight`: micro-batches, each
+  /// of whose forwards comes before the first backward.
   static Record record(int64_t prefetch, int64_t frozen = -1, bool two_queues = false, size_t num_used = 4,
-                       bool remaining = false) {
+                       bool remaining = false, int in_flight = 1) {
     Record record;
     const Chain chain;
-    const std::vector<size_t> weights = {0, 1, 3, 4};
-    if (frozen >= 0) chain.weights[weights[static_cast<size_t>(frozen)]]->tensor.set_requires_grad(false);
+    if (frozen >= 0) chain.weights[kWeights[static_cast<size_t>(frozen)]]->tensor.set_requires_grad(false);
     FsdpOptions options;
     options.mode = ShardingMode::FullShard;
     options.prefetch = prefetch;
@@ -95,30 +95,38 @@ class FullShardSchedule : public ::testing::Test {
     for (const Unit& unit : fsdp.units()) record.numels.push_back(unit.buffers()[0].numel());
 
     fsdp.begin_step();
-    at::Tensor x = input_of(0, 0);
-    size_t unit = 0;
-    while (unit < num_used) {
-      const size_t weight = weights[unit];
-      x = fsdp.run(unit, [&] {
-        const at::Tensor& leaf = chain.weights[weight]->tensor;
-        EXPECT_EQ(leaf.data_ptr(), record.gathered[unit]) << "parameters are used where they were gathered";
-        record.events.push_back("forward " + std::to_string(unit));
-        return at::matmul(x, leaf);
-      });
-      if (x.requires_grad())
-        x.register_hook(
-            [&record, unit](const at::Tensor&) { record.events.push_back("backward " + std::to_string(unit)); });
-      ++unit;
+    std::vector<at::Tensor> outputs;
+    for (int i = 0; i < in_flight; ++i) outputs.push_back(forward(chain, fsdp, record, num_used));
+    for (const at::Tensor& output : outputs) {
+      fsdp.begin_backward(output.is_same(outputs.back()));
+      output.sum().backward();
+      fsdp.end_backward();
     }
-    fsdp.begin_backward(true);
-    x.sum().backward();
-    fsdp.end_backward();
-    for (const size_t weight : weights) {
+    for (const size_t weight : kWeights) {
       const at::Tensor gradient = chain.weights[weight]->tensor.grad();
       EXPECT_EQ(gradient.defined(), chain.weights[weight]->tensor.requires_grad());
       EXPECT_TRUE(!gradient.defined() || gradient.data_ptr() == nullptr) << "given back";
     }
     return record;
+  }
+
+ private:
+  static inline const std::vector<size_t> kWeights = {0, 1, 3, 4};
+
+  static at::Tensor forward(const Chain& chain, Fsdp& fsdp, Record& record, size_t num_used) {
+    at::Tensor x = input_of(0, 0);
+    for (size_t unit = 0; unit < num_used; ++unit) {
+      x = fsdp.run(unit, [&] {
+        const at::Tensor& leaf = chain.weights[kWeights[unit]]->tensor;
+        EXPECT_EQ(leaf.data_ptr(), record.gathered[unit]) << "parameters are used where they were gathered";
+        record.events.push_back("forward " + std::to_string(unit));
+        return at::matmul(x, leaf);
+      });
+      if (!x.requires_grad()) continue;
+      x.register_hook(
+          [&record, unit](const at::Tensor&) { record.events.push_back("backward " + std::to_string(unit)); });
+    }
+    return x;
   }
 };
 
@@ -193,6 +201,23 @@ TEST_F(FullShardSchedule, TheNextUnitIsGatheredWhileOneComputes) {
                                  "wait gather 1", "gather 0",      "backward 1", "scatter 1",      "wait scatter 2",  //
                                  "wait gather 0", "backward 0",    "scatter 0",  "wait scatter 1",                    //
                                  "wait scatter 0"}));
+}
+
+// As at the end of a pipeline's schedule.
+TEST_F(FullShardSchedule, EveryBackwardOfAStepGathersAhead) {
+  const Record seen = record(1, /*frozen=*/-1, /*two_queues=*/false, /*num_used=*/4, /*remaining=*/false,
+                             /*in_flight=*/2);
+  Events backwards;
+  for (const std::string& event : seen.events) {
+    if (event.starts_with("backward") || event.starts_with("gather")) backwards.push_back(event);
+  }
+  const Events once = {"gather 2", "backward 3", "gather 1", "backward 2", "gather 0", "backward 1", "backward 0"};
+  Events expected = once;
+  expected.push_back("gather 3");
+  expected.insert(expected.end(), once.begin(), once.end());
+  const auto first = std::ranges::find(backwards, "backward 3");
+  ASSERT_NE(first, backwards.end());
+  EXPECT_EQ(Events(first - 1, backwards.end()), expected);
 }
 
 // A shard's sum over other ranks is issued when its reduction is complete, and no backward waits for it.

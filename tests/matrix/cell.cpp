@@ -169,9 +169,12 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
 void add_pipeline_cells(int64_t pp, int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
   std::vector<std::string> shardings = {"no_shard"};
   if (dp * cp > 1) shardings = {"no_shard", "shard_grad_op+", "full_shard", "full_shard+", "hybrid_shard"};
-  for (int64_t stages_per_rank : {1, 2}) {
+  for (const std::string schedule : {"1f1b", "interleaved", "zb_h1"}) {
+    const int64_t stages_per_rank = schedule == "interleaved" ? 2 : 1;
     if (pp * stages_per_rank > 8) continue;
-    for (const std::string& sharding : shardings)
+    for (const std::string& sharding : shardings) {
+      // zb_h1 needs the gradients of a complete step in memory.
+      if (schedule == "zb_h1" && sharding != "no_shard" && !sharding.ends_with("+")) continue;
       for (bool tied : {false, true})
         for (const std::vector<std::string>& precisions : {kFp64, kFp32, kHalves}) {
           Variant variant = draw_variant(draw, tied, precisions);
@@ -184,8 +187,9 @@ void add_pipeline_cells(int64_t pp, int64_t dp, int64_t tp, int64_t cp, Draw& dr
           const int64_t accumulation = least * dp < 16 ? least * draw(std::vector<int64_t>{1, 2}) : least;
           const std::string recompute = draw(kRecompute);
           cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding, recompute,
-                           draw(kUnits), pp, stages_per_rank});
+                           draw(kUnits), pp, schedule});
         }
+    }
   }
 }
 
@@ -333,12 +337,11 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
           cell.variant.groups ? "groups" : "-",
           cell.variant.adapter == "none" ? "-" : "adapters-" + cell.variant.adapter,
-          cell.stages_per_rank > 1 ? "interleaved" : "-"};
+          cell.schedule == "1f1b" ? "-" : cell.schedule};
 }
 
 std::vector<std::string> pipeline_factors_of(const Cell& cell) {
-  return {sizes_of(cell), std::to_string(cell.stages_per_rank), cell.sharding, cell.variant.tied ? "tied" : "-",
-          cell.variant.precision};
+  return {sizes_of(cell), cell.schedule, cell.sharding, cell.variant.tied ? "tied" : "-", cell.variant.precision};
 }
 
 std::string Cell::describe() const {
@@ -417,7 +420,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
 
   const int64_t dp = alone ? 1 : cell.dp;
   if (!alone) recipe.parallel.mesh = {{"pp", cell.pp}, {"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};
-  if (!alone) recipe.parallel.pipeline.stages_per_rank = cell.stages_per_rank;
+  if (!alone && cell.pp > 1) recipe.parallel.pipeline = {cell.schedule, cell.schedule == "interleaved" ? 2 : 1, {}};
   recipe.parallel.sequence_parallel = cell.sequence_parallel && !alone ? "on" : "off";
   if (!alone && cell.cp > 1) recipe.parallel.context = {cell.algorithm, cell.layout};
   if (!alone) recipe.parallel.fsdp = fsdp_of(cell);

@@ -40,9 +40,9 @@ struct Cell {
                                       ///< unit unless units are sublayers
   std::string recompute =
       "none";  ///< activation checkpointing: none, full, selective, or alternate: full for every second block
-  std::string unit = "block";  ///< of fsdp: block or sublayer
-  int64_t pp = 1;              ///< ranks of a pipeline
-  int64_t stages_per_rank = 1;
+  std::string unit = "block";     ///< of fsdp: block or sublayer
+  int64_t pp = 1;                 ///< ranks of a pipeline
+  std::string schedule = "1f1b";  ///< of the pipeline: 1f1b, interleaved with two stages on each rank, or zb_h1
 
   /// Describes the cell for messages and the list of a run: "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa
   /// uneven packed fp64 sgd".
@@ -65,7 +65,7 @@ std::vector<std::string> pipeline_factors_of(const Cell& cell);
 /// drawn of bf16, bf16_mixed and fp16_mixed.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
-/// Returns cells with pipelines for `num_ranks` ranks, from one product: mesh x stages of a rank x sharding (where dp x
+/// Returns cells with pipelines for `num_ranks` ranks, from one product: mesh x schedule x sharding (where dp x
 /// cp >= 2) x tied or not x precision. Other factors are drawn.
 std::vector<Cell> pipeline_cells(int64_t num_ranks);
 

@@ -46,7 +46,7 @@ std::vector<Cell> cells(const std::string& precision) {
   pipeline.variant.layers = n;
   all.push_back(pipeline);
   if (n == 4) {
-    Cell interleaved{tied, 1, 1, 2, "ring", "zigzag", false, 2, "full_shard", "none", "block", 2, 2};
+    Cell interleaved{tied, 1, 1, 2, "ring", "zigzag", false, 2, "full_shard", "none", "block", 2, "interleaved"};
     interleaved.variant.layers = 5;
     all.push_back(interleaved);
   }

@@ -4,9 +4,9 @@
 
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 
-#include "mesh/base/error.h"
 #include "mesh/device/aten.h"
 #include "runtime/training/transformer/transformer_trainer.h"
 #include "tests/support/scratch.h"
@@ -122,7 +122,7 @@ TEST(Stages, GiveTheBitsOfTheMeshWithoutAPipeline) {
         TrainingOptions options = options_of(shape, mode, dtype);
         if (staged.pipeline.schedule == ScheduleKind::ZeroBubble && reduces_each_micro_batch(shape, mode)) {
           options.pipeline = staged.pipeline;
-          EXPECT_THROW(TransformerTrainer(options, mesh, at::kCPU), InputError);
+          EXPECT_THROW(TransformerTrainer(options, mesh, at::kCPU), std::invalid_argument);
           continue;
         }
         expect_bits(options, staged, mesh, stage,
@@ -147,6 +147,10 @@ TEST(Stages, GiveTheseBitsWithDeferredWeightGradientsOfAnyModel) {
       {"frozen",
        [](TrainingOptions& options) {
          options.freeze = {"model.layers.[0-3].*", "*.k_proj.*"};
+       }},
+      {"first stages frozen",
+       [](TrainingOptions& options) {
+         options.freeze = {"model.embed_tokens.*", "model.layers.[0-4].*"};
        }},
       {"adapters",
        [](TrainingOptions& options) {

@@ -67,7 +67,9 @@ Communicator::Communicator(std::shared_ptr<Job> job, std::shared_ptr<UserBuffers
       ranks_(std::move(ranks)),
       name_(std::move(name)),
       max_blocks_(max_blocks),
-      stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, job_->gpu())) {
+      // A rank that is alone communicates with nobody; the pool has few streams, which are given out in turns.
+      stream_(size() > 1 ? c10::cuda::getStreamFromPool(/*isHighPriority=*/true, job_->gpu())
+                         : c10::cuda::getDefaultCUDAStream(job_->gpu())) {
   job_->enter(this);
 }
 

@@ -108,7 +108,8 @@ std::vector<Choice> choices_of(const Recipe& recipe, const MeshLayout& layout, c
   if (layout.size(kPipelineAxis) > 1) {
     const std::string pipeline = "parallel.pipeline.";
     choices.push_back({{{pipeline + "schedule=1f1b", pipeline + "stages_per_rank=1"}},
-                       {{pipeline + "schedule=interleaved", pipeline + "stages_per_rank=2"}}});
+                       {{pipeline + "schedule=interleaved", pipeline + "stages_per_rank=2"}},
+                       {{pipeline + "schedule=zb_h1", pipeline + "stages_per_rank=1"}}});
   }
   choices.push_back(order_choice(recipe, layout, hosts));
   return choices;

@@ -8,7 +8,9 @@
 #include "pipeline_parallel/stage_balance.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/yaml/rule.h"
+#include "runtime/training/model/adapter_shape.h"
 #include "runtime/training/model/flops.h"
+#include "runtime/training/model/folder_tensors.h"
 
 namespace meshtrain {
 namespace {
@@ -67,6 +69,22 @@ void check_kind(ScheduleKind kind, const Recipe& recipe, const MeshLayout& layou
                        ": change the batch or the mesh, or use one stage a rank");
 }
 
+/// Throws InputError for a tied model whose embedding's gradient the ends of the pipeline cannot sum.
+void check_tied(const Recipe& recipe, bool trained) {
+  const OffloadRecipe& offload = recipe.parallel.fsdp.offload;
+  if (!recipe.model.shape.tie_word_embeddings || !trained) return;
+  if (adapts_embedding(recipe.model.shape.adapter)) {
+    throw InputError("adapter.targets",
+                     "the embedding is trained and has an adapter, and the head in another stage of the pipeline "
+                     "shares its weight: leave one of the two out");
+  }
+  if (offload.to == "none" || !offload.parameters || recipe.device == "cpu") return;
+  throw InputError("parallel.fsdp.offload",
+                   "the embedding is also the head, so the first and the last stage of the pipeline sum its gradient, "
+                   "which is not possible on the host: offload nothing, or set " +
+                       Key{"parallel.fsdp.offload.parameters"} + " to false");
+}
+
 }  // namespace
 
 PipelineChoice pipeline_choice(const Recipe& recipe, const MeshLayout& layout) {
@@ -96,6 +114,7 @@ void check_pipeline(const Recipe& recipe, const Decisions& decisions) {
                      "is not possible with pp: several micro-batches are in flight on each rank; leave it out, or use "
                      "train.activation_checkpointing");
   }
+  check_tied(recipe, is_trained(recipe.model.shape.adapter, decisions.freeze, kEmbedding));
   const ShardingMode mode = decisions.sharding.mode;
   const bool reduces_each =
       (mode == ShardingMode::ShardGradOp || mode == ShardingMode::FullShard) && !decisions.fsdp.accumulate_unsharded;

@@ -65,8 +65,12 @@ AdapterNames adapter_names(const std::string& weight) {
   return {layer + ".lora_A.weight", layer + ".lora_B.weight"};
 }
 
+bool adapts_embedding(const AdapterShape& shape) {
+  return adapter_of(shape, kEmbeddingLayer, "", 1).has_value();
+}
+
 bool adapts_vocabulary(const AdapterShape& shape) {
-  return adapter_of(shape, kEmbeddingLayer, "", 1) || adapter_of(shape, kHeadLayer, "", 1);
+  return adapts_embedding(shape) || adapter_of(shape, kHeadLayer, "", 1);
 }
 
 at::Tensor merged(const AdapterShape& shape, const std::string& name, const at::Tensor& weight, const at::Tensor& a,

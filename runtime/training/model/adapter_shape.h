@@ -57,6 +57,9 @@ struct AdapterNames {
 /// Empty names for a bias, which an adapter does not change.
 AdapterNames adapter_names(const std::string& weight);
 
+/// Returns true when an adapter of `shape` is on the embedding.
+bool adapts_embedding(const AdapterShape& shape);
+
 /// Returns true when an adapter of `shape` is on the embedding or the head. If they are tied, they cannot be merged
 /// into one weight.
 bool adapts_vocabulary(const AdapterShape& shape);

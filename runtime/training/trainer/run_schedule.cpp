@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -22,6 +23,10 @@ using Kind = PipelineAction::Kind;
 bool computes(Kind kind) {
   return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::InputGradient || kind == Kind::WeightGradient;
 }
+
+// How many messages may be under way on a link: more would keep their tensors. check_schedule() has shown that the
+// schedule ends even if each message is awaited at once.
+constexpr size_t kMostUnderWay = 2;
 
 // Purposes of messages.
 constexpr const char *kActivations = "pp.activations", *kGradients = "pp.input_gradients";
@@ -109,7 +114,9 @@ class Run {
     }
     show(std::nullopt, "last messages");
     if (on_action_) on_action_(std::nullopt);
-    for (const Work& work : sent_) work.wait();
+    for (const auto& [rank, sent] : sent_) {
+      for (const Work& work : sent) work.wait();
+    }
     return loss_sum_;
   }
 
@@ -127,9 +134,6 @@ class Run {
     FlightRecorder::own().set_work(work);
   }
 
-  Link to_stage(int stage, const char* purpose) const {
-    return links_->to(schedule_.rank_of(stage)).with_purpose(purpose);
-  }
   Link from_stage(int stage, const char* purpose) const {
     return links_->from(schedule_.rank_of(stage)).with_purpose(purpose);
   }
@@ -155,13 +159,19 @@ class Run {
         return;
       case Kind::SendGradient:
         if (stage <= first_trained_) return;
-        sent_.push_back(to_stage(stage - 1, kGradients).send(input_gradients_.extract({stage, i}).mapped()));
-        return;
+        return send(stage - 1, kGradients, input_gradients_.extract({stage, i}).mapped());
       case Kind::ReceiveGradient:
         if (stage < first_trained_) return;
         gradients_[{stage, i}] = receive(from_stage(stage + 1, kGradients), passes_.at({stage, i}).empty_output());
         return;
     }
+  }
+
+  void send(int to_stage, const char* purpose, const at::Tensor& tensor) {
+    const int rank = schedule_.rank_of(to_stage);
+    std::deque<Work>& sent = sent_[rank];
+    for (; sent.size() >= kMostUnderWay; sent.pop_front()) sent.front().wait();
+    sent.push_back(links_->to(rank).with_purpose(purpose).send(tensor));
   }
 
   static Arrival receive(const Link& link, at::Tensor tensor) {
@@ -171,7 +181,7 @@ class Run {
 
   // The sum that ends a stage saves nothing for its backward, so the output is not kept.
   void send_output(int stage, Pass& pass) {
-    sent_.push_back(to_stage(stage + 1, kActivations).send(pass.output.detach()));
+    send(stage + 1, kActivations, pass.output.detach());
     pass.output.reset();
   }
 
@@ -210,7 +220,6 @@ class Run {
   }
 
   void weight_gradients(int stage, int i) {
-    FlightRecorder::own().set_work("weight gradients");
     DeferredGradients gradients = std::move(deferred_.extract({stage, i}).mapped());
     if (i + 1 < schedule_.micro_batches) return gradients.compute();
     const std::vector<ParameterGroup>& groups = part_of(stage).groups();
@@ -231,7 +240,7 @@ class Run {
   std::map<Key, Arrival> gradients_;           // of outputs
   std::map<Key, at::Tensor> input_gradients_;  // for other ranks
   std::map<Key, DeferredGradients> deferred_;  // of weights
-  std::vector<Work> sent_;
+  std::map<int, std::deque<Work>> sent_;       // by the rank that receives
   at::Tensor loss_sum_;
 };
 

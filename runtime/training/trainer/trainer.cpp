@@ -63,11 +63,8 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
   check_gradient_memory();
   if (!is_offloaded) return;
   if (!pipeline_.shared.empty()) {
-    throw InputError(
-        "parallel.fsdp.offload",
-        "the embedding is also the head, so the first and the last stage of the pipeline sum its gradient, "
-        "which is not possible on the host: offload nothing, or set parallel.fsdp.offload.parameters: "
-        "false");
+    throw std::invalid_argument(
+        "several stages share a weight whose gradient is offloaded: its sum over them is not possible on the host");
   }
   optimizer_->report_updates();
   watch_leaving_gradients();
@@ -77,10 +74,9 @@ void Trainer::check_gradient_memory() const {
   const bool reused = std::ranges::any_of(
       groups_, [](const ParameterGroup& group) { return group.fsdp->memory().gradients.is_reused(); });
   if (!reused || pipeline_.schedule != ScheduleKind::ZeroBubble) return;
-  throw InputError("parallel.fsdp.no_sync",
-                   "gradients are reduced in the backward of each micro-batch, but zb_h1 computes some later: set it "
-                   "to true, or use " +
-                       Key{"parallel.pipeline.schedule"} + " 1f1b");
+  throw std::invalid_argument(
+      "gradients are reduced in the backward of each micro-batch, but this schedule computes some later: set "
+      "FsdpOptions::accumulate_unsharded");
 }
 
 void Trainer::watch_leaving_gradients() {

@@ -16,13 +16,11 @@ bool is_block(const Layer& layer) {
   return !layer.sublayers.empty();
 }
 
-/// Prepares an embedding whose weight a head on another rank shares. Throws InputError when its unit has more trained
-/// parameters than the head's copy of the weight.
+/// Prepares an embedding whose weight a head on another rank shares. Throws std::invalid_argument when its unit has
+/// more trained parameters than the head's copy of the weight.
 void begin_shared(const Layer& embedding, Parameter& weight) {
   if (weight.tensor.requires_grad() && embedding.parameters.size() > 1) {
-    throw InputError("adapter.targets",
-                     "the embedding is trained and has an adapter, and the head in another stage of the pipeline "
-                     "shares its weight: leave one of the two out");
+    throw std::invalid_argument("a trained embedding whose weight the head of another stage shares has an adapter");
   }
   weight.written_by_layer = false;  // the head writes, lookups add
 }

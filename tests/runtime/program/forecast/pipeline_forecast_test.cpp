@@ -9,6 +9,7 @@
 #include "pipeline_parallel/simulate_schedule.h"
 #include "runtime/program/forecast/forecast_text.h"
 #include "runtime/program/forecast/in_flight.h"
+#include "runtime/program/forecast/settings.h"
 #include "runtime/program/recipe/load.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
@@ -162,7 +163,7 @@ TEST(PipelineForecast, APlanShowsTheBubble) {
       has(to_text(search_meshes(staged({"parallel.pipeline.schedule=auto"}), request), request, 100), "bubble"));
 }
 
-TEST(PipelineForecast, SettingsHaveInterleavedStages) {
+TEST(PipelineForecast, SettingsHaveOtherSchedules) {
   const Recipe recipe = staged({});
   const MeshLayout layout = MeshLayout::fit({{"pp", 4}}, recipe.parallel.order, 4);
   const ForecastRequest request = gpus(4);
@@ -172,6 +173,15 @@ TEST(PipelineForecast, SettingsHaveInterleavedStages) {
   EXPECT_LT(two.forecast.step.time->bubble, 0.8 * one.forecast.step.time->bubble);
   EXPECT_GT(two.memory(), one.memory());
   EXPECT_GT(two.forecast.step.traffic.size(), 0u);
+  const MeshForecast late = forecast_mesh(recipe, layout, {"parallel.pipeline.schedule=zb_h1"}, request);
+  EXPECT_LT(late.forecast.step.time->bubble, one.forecast.step.time->bubble);
+  std::set<std::string> offered;
+  for (const Choice& choice : choices_of(recipe, layout, request.hosts)) {
+    for (const std::vector<Settings>& ladder : choice) offered.insert(ladder.front().front());
+  }
+  for (const std::string word : {"1f1b", "interleaved", "zb_h1"}) {
+    EXPECT_TRUE(offered.contains("parallel.pipeline.schedule=" + word)) << word;
+  }
 }
 
 }  // namespace
