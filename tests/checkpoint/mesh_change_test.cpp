@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "mesh/base/error.h"
 #include "mesh/device/aten.h"
 #include "runtime/program/convert/export_adapter.h"
 #include "runtime/program/convert/export_checkpoint.h"
