@@ -71,18 +71,11 @@ void check_kind(ScheduleKind kind, const Recipe& recipe, const MeshLayout& layou
 
 /// Throws InputError for a tied model whose embedding's gradient the ends of the pipeline cannot sum.
 void check_tied(const Recipe& recipe, bool trained) {
-  const OffloadRecipe& offload = recipe.parallel.fsdp.offload;
-  if (!recipe.model.shape.tie_word_embeddings || !trained) return;
-  if (adapts_embedding(recipe.model.shape.adapter)) {
-    throw InputError("adapter.targets",
-                     "the embedding is trained and has an adapter, and the head in another stage of the pipeline "
-                     "shares its weight: leave one of the two out");
-  }
-  if (offload.to == "none" || !offload.parameters || recipe.device == "cpu") return;
-  throw InputError("parallel.fsdp.offload",
-                   "the embedding is also the head, so the first and the last stage of the pipeline sum its gradient, "
-                   "which is not possible on the host: offload nothing, or set " +
-                       Key{"parallel.fsdp.offload.parameters"} + " to false");
+  const ModelShape& shape = recipe.model.shape;
+  if (!shape.tie_word_embeddings || !trained || !adapts_embedding(shape.adapter)) return;
+  throw InputError("adapter.targets",
+                   "the embedding is trained and has an adapter, and the head in another stage of the pipeline shares "
+                   "its weight: leave one of the two out");
 }
 
 }  // namespace

@@ -43,20 +43,7 @@ TEST(PipelineChoice, ThereIsNoneOnAMeshWithoutPp) {
 TEST(PipelineChoice, SomeTiedModelsAreRefused) {
   Recipe recipe = recipe_of(4);
   recipe.model.shape.tie_word_embeddings = true;
-  recipe.device = "cuda";
-  recipe.parallel.fsdp.offload.to = "host";
-  EXPECT_EQ(
-      refusal(recipe, pipelined(2)),
-      "parallel.fsdp.offload: the embedding is also the head, so the first and the last stage of the pipeline sum "
-      "its gradient, which is not possible on the host: offload nothing, or set parallel.fsdp.offload.parameters "
-      "to false");
-  EXPECT_NO_THROW(resolve(recipe, pipelined(1, 2)));
   Recipe other = recipe;
-  other.parallel.fsdp.offload.parameters = false;
-  EXPECT_NO_THROW(resolve(other, pipelined(2)));
-  other = recipe;
-  other.device = "cpu";
-  EXPECT_NO_THROW(resolve(other, pipelined(2))) << "shards are in host memory anyway";
   other.model.shape.adapter = {.rank = 2, .targets = {"embed_tokens", "q_proj"}};
   EXPECT_NO_THROW(resolve(other, pipelined(2))) << "the weight itself is frozen";
   other.model.shape.adapter.train = {"model.embed_tokens.weight"};
