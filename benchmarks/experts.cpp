@@ -5,32 +5,17 @@
 
 #include "expert_parallel/experts.h"
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
-#include <functional>
 
+#include "best_seconds.h"
 #include "expert_parallel/routing.h"
 #include "mesh/device/aten.h"
-
-namespace {
-
-double best_seconds(const std::function<void()>& action) {
-  double best = 1e9;
-  for (int i = 0; i < 7; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    action();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return best;
-}
-
-}  // namespace
 
 int main() {
   using namespace meshtrain;
   at::set_num_threads(1);
+  constexpr int kRepetitions = 7;
   std::printf("| dtype | tokens, experts x slots, M, F | ms | ms of the products |\n|---|---|---|---|\n");
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const auto& [tokens, num_experts, slots, width, features] :
@@ -43,9 +28,9 @@ int main() {
       const ExpertWeights experts{
           leaf({num_experts, 2 * features, width}), leaf({num_experts, width, features}), {}, {}};
       const at::Tensor x = leaf({tokens, width}), dy = at::randn({tokens, width}).to(dtype);
-      const Router router{.num_experts = num_experts, .top_k = slots, .normalizes = true};
+      const Router router{.num_experts = num_experts, .top_k = slots, .normalises = true};
       const at::Tensor logits = at::randn({tokens, num_experts}).requires_grad_();
-      const double layer = best_seconds([&] {
+      const double layer = best_seconds(kRepetitions, [&] {
         const Routing routing = route(router, logits);
         mixture(x, routing.weights, sort_by_expert(routing.choices, num_experts), experts, silu_activation(), true)
             .backward(dy);
@@ -54,7 +39,7 @@ int main() {
       const ExpertRows rows = sort_by_expert(route(router, logits).choices, num_experts);
       const at::Tensor in = rows_of_tokens(x, rows), out = grouped_product(in, experts.gate_up, rows.starts);
       const at::Tensor hidden = out.narrow(1, 0, features).contiguous();
-      const double products = best_seconds([&] {
+      const double products = best_seconds(kRepetitions, [&] {
         grouped_product(in, experts.gate_up, rows.starts);
         grouped_product(hidden, experts.down, rows.starts);
         grouped_product(in, experts.down.transpose(1, 2), rows.starts);

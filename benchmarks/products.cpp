@@ -2,27 +2,12 @@
 //
 //   tools/build release products_benchmark && build/release/benchmarks/products_benchmark
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 
+#include "best_seconds.h"
 #include "mesh/device/aten.h"
 #include "tensor_parallel/products/matrix_product.h"
-
-namespace {
-
-double best_seconds(int repetitions, const std::function<void()>& action) {
-  double best = 1e9;
-  for (int i = 0; i < repetitions; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    action();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return best;
-}
-
-}  // namespace
 
 int main() {
   const at::NoGradGuard no_grad;

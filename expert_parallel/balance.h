@@ -44,7 +44,7 @@ at::Tensor attach_loss(const at::Tensor& carrier, const at::Tensor& loss, double
                        const at::Tensor& seed = {});
 
 /// Adds rate * sign(mean - count) to the selection bias [E] for a step's counts [E] int64 of all its tokens: balancing
-/// without a loss (arXiv 2408.15664). `centred`: the mean of what is added is subtracted from it, as in torchtitan.
+/// without a loss (arXiv 2408.15664). `centred`: subtracts the mean of these updates, as torchtitan does.
 /// Exact comparison of integers: the same counts give the same bits on every mesh.
 void update_selection_bias(const at::Tensor& bias, const at::Tensor& counts, double rate, bool centred = false);
 

@@ -49,17 +49,9 @@ struct Calls : torch::CustomClassHolder {
 
 using CallsPointer = c10::intrusive_ptr<Calls>;
 
-/// Calls action(expert, first row, number of rows) for each expert.
-template <class Action>
-void for_experts(const GroupStarts& starts, const Action& action) {
-  for (size_t expert = 0; expert + 1 < starts.size(); ++expert) {
-    action(static_cast<int64_t>(expert), starts[expert], starts[expert + 1] - starts[expert]);
-  }
-}
-
 void add_biases(const at::Tensor& y, const at::Tensor& biases, const GroupStarts& starts) {
   if (!biases.defined()) return;
-  for_experts(starts, [&](int64_t expert, int64_t first, int64_t count) {
+  for_groups(starts, [&](int64_t expert, int64_t first, int64_t count) {
     if (count > 0) y.narrow(0, first, count).add_(biases.select(0, expert));
   });
 }
@@ -82,7 +74,7 @@ struct WeightGradients {
       case Down:
         return add_grouped_product(into, dy, weighted, calls.starts, unwritten);
       case GateUpBias:
-        return for_experts(calls.starts, [&](int64_t expert, int64_t first, int64_t count) {
+        return for_groups(calls.starts, [&](int64_t expert, int64_t first, int64_t count) {
           const at::Tensor to = into.select(0, expert);
           const at::Tensor sum = d_gate_up.narrow(0, first, count).sum(0, /*keepdim=*/false, to.scalar_type());
           unwritten ? to.copy_(sum) : to.add_(sum);
@@ -200,7 +192,7 @@ struct ExpertProducts : torch::autograd::Function<ExpertProducts> {
     const at::Tensor sums = at::zeros({dy.size(0)}, dy.options().dtype(halves ? at::kFloat : dy.scalar_type()));
     add_row_dots(sums, d_hidden, hidden);
     if (calls.experts.down_bias.defined()) {
-      for_experts(calls.starts, [&](int64_t expert, int64_t first, int64_t count) {
+      for_groups(calls.starts, [&](int64_t expert, int64_t first, int64_t count) {
         if (count == 0) return;
         add_row_dots(sums.narrow(0, first, count), dy.narrow(0, first, count),
                      calls.experts.down_bias.select(0, expert).detach().unsqueeze(0));

@@ -67,7 +67,7 @@ Routing route(const Router& router, const at::Tensor& logits, const at::Tensor& 
   at::Tensor weights = scores.gather(1, routing.choices);
   if (router.score == RouterScore::SoftmaxOfChosen) {
     weights = weights.softmax(-1);
-  } else if (router.normalizes) {
+  } else if (router.normalises) {
     const at::Tensor sum = weights.sum(-1, /*keepdim=*/true);
     weights = weights / (router.score == RouterScore::Sigmoid ? sum + kSmallestSum : sum);
   }

@@ -18,7 +18,7 @@ struct Router {
   RouterScore score = RouterScore::Softmax;
   int64_t num_experts = 0;      ///< E
   int64_t top_k = 0;            ///< k, the slots of a token
-  bool normalizes = false;      ///< weights are divided by their sum over the slots; not for SoftmaxOfChosen
+  bool normalises = false;      ///< weights are divided by their sum over the slots; not for SoftmaxOfChosen
   double weight_scale = 1;      ///< factor of the weights, after that
   bool rounds_weights = false;  ///< weights are rounded to the logits' dtype; else they have the scores' dtype
   int64_t num_groups = 1;       ///< experts are in so many groups of equal size, side by side

@@ -16,14 +16,6 @@ bool better_copied(const at::Tensor& a) {
   return a.size(0) <= few_rows::kMost || (a.scalar_type() == at::kFloat && !onednn_multiplies_in_place());
 }
 
-/// Calls action(group, first row, number of rows) for each group.
-template <class Action>
-void for_groups(const GroupStarts& starts, const Action& action) {
-  for (size_t group = 0; group + 1 < starts.size(); ++group) {
-    action(static_cast<int64_t>(group), starts[group], starts[group + 1] - starts[group]);
-  }
-}
-
 }  // namespace
 
 at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& w, const GroupStarts& starts) {

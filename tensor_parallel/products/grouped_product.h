@@ -11,6 +11,14 @@ namespace meshtrain {
 /// there are E + 1 starts for E groups, the first is 0 and the last the number of rows.
 using GroupStarts = std::vector<int64_t>;
 
+/// Calls action(group, first row, number of rows) for each group.
+template <class Action>
+void for_groups(const GroupStarts& starts, const Action& action) {
+  for (size_t group = 0; group + 1 < starts.size(); ++group) {
+    action(static_cast<int64_t>(group), starts[group], starts[group + 1] - starts[group]);
+  }
+}
+
 /// Returns [R, n]: for each group g the product x_g w_g^T of its rows x_g of x [R, k] and its matrix w_g of w [E, n, k]
 /// of the same dtype. w may have any strides: transposed weights, [E, k, n] as [E, n, k], give the gradient of x. Not
 /// differentiable.

@@ -33,7 +33,7 @@ bool can_be_deferred(const at::Tensor& leaf);
 at::Tensor gradient_in_place(const at::Tensor& leaf);
 
 /// Throws std::logic_error, naming `operation`, in a backward that is recorded itself (create_graph): the second
-/// derivative would lack its collectives and what is written in place.
+/// derivative would lack the operation's collectives and the gradients that it writes in place.
 void require_first_order(const char* operation);
 
 /// Consecutive leaves of one product whose gradients can be computed at once.

@@ -37,7 +37,7 @@ TEST(Routing, BySoftmaxOfAllTakesTheLargestProbabilities) {
   EXPECT_EQ(experts_of(plain), (std::vector<int64_t>{1, 3}));
   EXPECT_NEAR(weight(plain, 0), std::exp(3) / sum, 1e-14);
   EXPECT_NEAR(weight(plain, 1), std::exp(2) / sum, 1e-14);
-  router.normalizes = true;
+  router.normalises = true;
   router.weight_scale = 2.5;
   const Routing normal = route(router, logits);
   EXPECT_NEAR(weight(normal, 0), 2.5 * std::exp(3) / (std::exp(3) + std::exp(2)), 1e-14);
@@ -51,7 +51,7 @@ TEST(Routing, BySoftmaxOfChosenLeavesOthersOut) {
 }
 
 TEST(Routing, ByBiasChoosesWithItAndWeighsWithoutIt) {
-  const Router router{.score = RouterScore::Sigmoid, .num_experts = 4, .top_k = 2, .normalizes = true};
+  const Router router{.score = RouterScore::Sigmoid, .num_experts = 4, .top_k = 2, .normalises = true};
   const Routing routing = route(router, row({1, 3, -2, 2}), at::tensor({0.0, 0.0, 2.0, 0.0}, at::kFloat));
   EXPECT_EQ(experts_of(routing), (std::vector<int64_t>{2, 1}));
   EXPECT_NEAR(weight(routing, 0), sigmoid(-2) / (sigmoid(-2) + sigmoid(3)), 1e-14);
@@ -70,7 +70,7 @@ TEST(Routing, TakesExpertsOfTheGroupsWithTheLargestSumsOfTwo) {
 
 TEST(Routing, TakesReplayedChoicesWithItsOwnWeights) {
   for (const RouterScore score : {RouterScore::Softmax, RouterScore::SoftmaxOfChosen, RouterScore::Sigmoid}) {
-    const Router router{.score = score, .num_experts = 4, .top_k = 2, .normalizes = score == RouterScore::Softmax};
+    const Router router{.score = score, .num_experts = 4, .top_k = 2, .normalises = score == RouterScore::Softmax};
     const at::Tensor replayed = at::tensor({0, 2}, at::kLong).view({1, 2});
     const Routing routing = route(router, row({1, 3, -2, 2}), {}, replayed);
     EXPECT_EQ(experts_of(routing), (std::vector<int64_t>{0, 2}));
@@ -107,7 +107,7 @@ TEST(Routing, OfATokenDependsOnNoOther) {
 
 TEST(Routing, GivesLogitsTheGradientOfTheWeights) {
   for (const RouterScore score : {RouterScore::Softmax, RouterScore::SoftmaxOfChosen, RouterScore::Sigmoid}) {
-    const Router router{.score = score, .num_experts = 5, .top_k = 2, .normalizes = score == RouterScore::Sigmoid};
+    const Router router{.score = score, .num_experts = 5, .top_k = 2, .normalises = score == RouterScore::Sigmoid};
     const at::Tensor logits = random_tensor({3, 5}, 3).requires_grad_(), dy = random_tensor({3, 2}, 4);
     const Routing routing = route(router, logits);
     const at::Tensor found = torch::autograd::grad({routing.weights}, {logits}, {dy})[0];
@@ -147,7 +147,7 @@ TEST(Routing, HasItsShapesOnTheMetaDevice) {
     const Router router{.score = score,
                         .num_experts = 8,
                         .top_k = 2,
-                        .normalizes = true,
+                        .normalises = true,
                         .weight_scale = 2,
                         .rounds_weights = true,
                         .num_groups = 4,

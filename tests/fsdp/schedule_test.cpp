@@ -203,7 +203,7 @@ TEST_F(FullShardSchedule, TheNextUnitIsGatheredWhileOneComputes) {
                                  "wait scatter 0"}));
 }
 
-// As at the end of a pipeline's schedule.
+// Several backwards follow each other at the end of a pipeline's schedule.
 TEST_F(FullShardSchedule, EveryBackwardOfAStepGathersAhead) {
   const Record seen = record(1, /*frozen=*/-1, /*two_queues=*/false, /*num_used=*/4, /*remaining=*/false,
                              /*in_flight=*/2);

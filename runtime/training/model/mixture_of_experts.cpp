@@ -21,7 +21,7 @@ Router router_of(const ModelShape& shape) {
   return {.score = family.score,
           .num_experts = shape.experts.num_experts,
           .top_k = shape.experts.num_experts_per_tok,
-          .normalizes = shape.experts.norm_topk_prob,
+          .normalises = shape.experts.norm_topk_prob,
           .rounds_weights = !family.wide_weights};
 }
 

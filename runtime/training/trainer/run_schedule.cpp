@@ -24,7 +24,7 @@ bool computes(Kind kind) {
   return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::InputGradient || kind == Kind::WeightGradient;
 }
 
-// How many messages may be under way on a link: more would keep their tensors. check_schedule() has shown that the
+// The most messages under way on a link: each keeps its tensor. check_schedule() has shown that the
 // schedule ends even if each message is awaited at once.
 constexpr size_t kMostUnderWay = 2;
 

@@ -20,8 +20,8 @@ class ShardedModel {
  public:
   /// `layers`: this model's range of Transformer::layers(), at least one layer. No other ShardedModel may have layers
   /// of `model` that use the same parameters. Collective as Fsdp's constructor is. Throws std::invalid_argument when
-  /// `units` divides units of several blocks into sublayers, and InputError for a trained embedding with an adapter
-  /// whose weight the head of another model shares.
+  /// `units` divides units of several blocks into sublayers, and for a trained embedding with an adapter whose weight
+  /// the head of another model shares.
   ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units, FsdpOptions options);
 
   /// Lets forwards that record keep the activations of blocks in host memory. `device`: see ActivationOffload. Call it
