@@ -66,10 +66,7 @@ Communicator::Communicator(std::shared_ptr<Job> job, std::shared_ptr<UserBuffers
       buffers_(std::move(buffers)),
       ranks_(std::move(ranks)),
       name_(std::move(name)),
-      max_blocks_(max_blocks),
-      // A rank that is alone communicates with nobody; the pool has few streams, which are given out in turns.
-      stream_(size() > 1 ? c10::cuda::getStreamFromPool(/*isHighPriority=*/true, job_->gpu())
-                         : c10::cuda::getDefaultCUDAStream(job_->gpu())) {
+      max_blocks_(max_blocks) {
   job_->enter(this);
 }
 
@@ -173,6 +170,7 @@ std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int
     throw RankError<std::invalid_argument>(operation->text + ": truth values have no sum");
   }
   const std::lock_guard one(calls_);
+  if (!stream_) stream_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, job_->gpu());
   job_->check();
   if (!captured) {
     const std::lock_guard lock(mutex_);
@@ -181,16 +179,16 @@ std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int
 
   c10::cuda::CUDAEvent before;
   before.record(current);
-  before.block(stream_);
+  before.block(*stream_);
   at::Tensor output = collective.output;
   if (needs_output_apart(collective, rank)) {
-    const c10::cuda::CUDAStreamGuard on_stream(stream_);
+    const c10::cuda::CUDAStreamGuard on_stream(*stream_);
     output = at::empty_like(collective.output);
   }
   call(operation->text, job_->options().collective_limit,
        [&] { return run(nccl_calls(collective, rank, size()), collective, output); });
   if (!output.is_same(collective.output)) copy(output, 0, collective.output, 0, output.numel());
-  operation->done.record(stream_);
+  operation->done.record(*stream_);
   operation->tensors = {collective.output, output};
   if (collective.input.defined()) operation->tensors.push_back(collective.input);
   operation->issued = Clock::now();
@@ -252,7 +250,7 @@ void Communicator::forget(const void* begin) {
 
 ncclResult_t Communicator::finish() {
   // NCCL may not use a buffer that is deregistered.
-  if (!registered_.empty()) cudaStreamSynchronize(stream_);
+  if (!registered_.empty()) cudaStreamSynchronize(*stream_);
   for (const auto& [begin, registered] : registered_) deregister(registered);
   registered_.clear();
   const ncclResult_t result = ncclCommFinalize(comm_);
@@ -298,17 +296,17 @@ ncclResult_t Communicator::run(const NcclCall& call, ncclDataType_t type, const 
   const std::byte* const source = static_cast<const std::byte*>(input.const_data_ptr()) + call.from * bytes;
   switch (call.kind) {
     case NcclCall::Kind::AllReduce:
-      return ncclAllReduce(target, target, count, type, reduce, comm_, stream_);
+      return ncclAllReduce(target, target, count, type, reduce, comm_, *stream_);
     case NcclCall::Kind::AllGather:
-      return ncclAllGather(source, target, count, type, comm_, stream_);
+      return ncclAllGather(source, target, count, type, comm_, *stream_);
     case NcclCall::Kind::ReduceScatter:
-      return ncclReduceScatter(source, target, count, type, reduce, comm_, stream_);
+      return ncclReduceScatter(source, target, count, type, reduce, comm_, *stream_);
     case NcclCall::Kind::Broadcast:
-      return ncclBroadcast(target, target, count, type, call.peer, comm_, stream_);
+      return ncclBroadcast(target, target, count, type, call.peer, comm_, *stream_);
     case NcclCall::Kind::Send:
-      return ncclSend(source, count, type, call.peer, comm_, stream_);
+      return ncclSend(source, count, type, call.peer, comm_, *stream_);
     case NcclCall::Kind::Receive:
-      return ncclRecv(target, count, type, call.peer, comm_, stream_);
+      return ncclRecv(target, count, type, call.peer, comm_, *stream_);
     case NcclCall::Kind::Copy:
       break;
   }
@@ -320,7 +318,7 @@ void Communicator::copy(const at::Tensor& from, int64_t from_element, const at::
   const auto bytes = static_cast<int64_t>(from.element_size());
   C10_CUDA_CHECK(cudaMemcpyAsync(static_cast<std::byte*>(to.data_ptr()) + to_element * bytes,
                                  static_cast<const std::byte*>(from.const_data_ptr()) + from_element * bytes,
-                                 static_cast<size_t>(count * bytes), cudaMemcpyDeviceToDevice, stream_));
+                                 static_cast<size_t>(count * bytes), cudaMemcpyDeviceToDevice, *stream_));
 }
 
 ncclResult_t Communicator::register_buffer(const at::Tensor& tensor) {

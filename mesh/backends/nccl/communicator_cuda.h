@@ -106,9 +106,10 @@ class Communicator final : public Member {
   const std::vector<int> ranks_;
   const std::string name_;  // NCCL keeps a pointer to it
   const int max_blocks_;
-  const c10::cuda::CUDAStream stream_;
 
-  std::mutex calls_;                                // held while NCCL is called with comm_
+  std::mutex calls_;  // held while NCCL is called with comm_
+  /// Taken with the first collective, because the pool has few streams and gives them out in turns; guarded by calls_.
+  std::optional<c10::cuda::CUDAStream> stream_;
   std::map<const void*, BufferHandle> registered_;  // by the address of the buffer; guarded by calls_
   bool symmetric_ = false;                          // a symmetric window was requested; guarded by calls_
 
