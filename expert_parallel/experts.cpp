@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "expert_parallel/dispatch.h"
 #include "expert_parallel/row_arithmetic.h"
 #include "mesh/device/aten.h"
 #include "tensor_parallel/products/deferred.h"
@@ -220,6 +221,17 @@ at::Tensor mixture(const at::Tensor& x, const at::Tensor& weights, const ExpertR
   });
   return sum_of_slots(
       expert_products(sorted, weights_of_rows(weights, rows), rows.starts, experts, activation, recompute), rows);
+}
+
+at::Tensor mixture_over_ranks(const at::Tensor& x, const at::Tensor& weights, const ExpertRows& rows,
+                              const ExpertWeights& experts, const GatedActivation& activation, bool recompute,
+                              const Group& ep, const WithExperts& with_experts) {
+  const Dispatch dispatch = plan_dispatch(rows, ep);
+  const at::Tensor arrived = send_to_experts(rows_of_tokens(x, rows), dispatch, "ep.rows"),
+                   arrived_weights = send_to_experts(weights_of_rows(weights, rows), dispatch, "ep.weights");
+  const at::Tensor y = with_experts(
+      [&] { return expert_products(arrived, arrived_weights, dispatch.starts, experts, activation, recompute); });
+  return sum_of_slots(return_from_experts(y, dispatch, "ep.rows"), rows);
 }
 
 }  // namespace meshtrain

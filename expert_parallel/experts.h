@@ -2,8 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+
 #include "expert_parallel/expert_rows.h"
 #include "expert_parallel/gated_activation.h"
+#include "mesh/group.h"
 #include "tensor_parallel/products/layer_input.h"
 
 namespace meshtrain {
@@ -26,9 +29,19 @@ at::Tensor expert_products(const LayerInput& x, const at::Tensor& weights, const
 
 /// Computes the mixture on one rank: for each token of x [T, M] the sum over its slots, in their order, of weight *
 /// expert(x), with the slots' `weights` [T, k] -> [T, M]: the functions of expert_rows.h around expert_products(). It
-/// keeps x and not the rows that it makes of x. Where experts are cut over ranks, rows and weights travel between
-/// rows_of_tokens() and expert_products(), and back before sum_of_slots().
+/// keeps x and not the rows that it makes of x.
 at::Tensor mixture(const at::Tensor& x, const at::Tensor& weights, const ExpertRows& rows, const ExpertWeights& experts,
                    const GatedActivation& activation, bool recompute);
+
+/// Returns compute(), called while the weights of this rank's experts are there: Fsdp::run() of their unit.
+using WithExperts = std::function<at::Tensor(const std::function<at::Tensor()>& compute)>;
+
+/// Computes the mixture where experts are cut over the ranks of `ep`, each with other tokens: rows and their weights go
+/// to the experts' ranks and the results return (dispatch.h), so that a token's slots are summed on its own rank in the
+/// order of one rank. `experts`: the E/ep of this rank, used within `with_experts`. Every rank of `ep` must call it;
+/// any of them may have no tokens.
+at::Tensor mixture_over_ranks(const at::Tensor& x, const at::Tensor& weights, const ExpertRows& rows,
+                              const ExpertWeights& experts, const GatedActivation& activation, bool recompute,
+                              const Group& ep, const WithExperts& with_experts);
 
 }  // namespace meshtrain

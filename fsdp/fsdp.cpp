@@ -119,7 +119,8 @@ struct Fsdp::State {
   UnitMemory memory;
   Gathering gathering;
   Reduction reduction;
-  bool last = false;  // backward of the step
+  bool last = false;         // backward of the step
+  bool in_backward = false;  // between begin_backward() and end_backward()
   // The state of run(forward), whose forward does not name the units that it uses.
   std::optional<UnitStorages> storages;
   std::optional<WatchedUses> backward_uses;
@@ -268,6 +269,10 @@ const UnitMemory& Fsdp::memory() const {
 }
 
 at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
+  if (state_->in_backward) {
+    state_->before_backward(unit);
+    return forward();
+  }
   state_->enter("forward", unit);
   state_->gathering.before_forward(unit);
   const at::Tensor output = forward();
@@ -319,6 +324,7 @@ void Fsdp::begin_step() {
 
 void Fsdp::begin_backward(bool last) {
   state_->last = last;
+  state_->in_backward = true;
   state_->reduction.begin_backward(last);
   if (state_->storages) {
     state_->current.reset();
@@ -341,6 +347,7 @@ void Fsdp::begin_deferred() {
 void Fsdp::leave_backward() {
   state_->backward_uses.reset();
   state_->current.reset();
+  state_->in_backward = false;
 }
 
 void Fsdp::end_backward() {

@@ -63,7 +63,8 @@ class Fsdp {
   /// Returns the bytes of device memory in which sums of offloaded gradients are completed; 0 without offload.
   int64_t stage_bytes() const;
 
-  /// Calls `forward` with the unit's parameters gathered, and gathers them again for its backward.
+  /// Calls `forward` with the unit's parameters gathered, and gathers them again for its backward. Inside a backward it
+  /// is a forward that is computed again: the parameters stay until the unit before is needed.
   at::Tensor run(size_t unit, const std::function<at::Tensor()>& forward);
   /// Calls `forward` of a module that does not know its units (fsdp/module.h). The first operator that takes a
   /// parameter of a unit gathers the unit and evicts the unit used before; the backward does the same. Units may be

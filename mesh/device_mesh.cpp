@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "mesh/base/error.h"
@@ -11,10 +12,12 @@
 namespace meshtrain {
 namespace {
 
-/// Tensor parallelism waits for its collectives, attention computes beside its own; sums of gradients and gathers of
-/// parameters run beside a forward or a backward.
+/// Tensor and expert parallelism wait for their collectives, attention computes beside its own; sums of gradients and
+/// gathers of parameters run beside a forward or a backward.
 Urgency urgency_of(const std::vector<std::string>& axes) {
-  if (axes == std::vector<std::string>{kTensorAxis}) return Urgency::Awaited;
+  if (axes == std::vector<std::string>{kTensorAxis} || axes == std::vector<std::string>{kExpertAxis}) {
+    return Urgency::Awaited;
+  }
   return axes == std::vector<std::string>{kContextAxis} ? Urgency::Soon : Urgency::Background;
 }
 
@@ -59,7 +62,15 @@ DeviceMesh DeviceMesh::part(const std::set<std::string>& axes) const {
     if (axes.contains(axis.name)) kept.push_back(axis);
   }
   const Group& ranks = group(axes);
-  return {MeshLayout(std::move(kept)), ranks.rank(), coordinate_, ledger_, ranks, alone_};
+  MeshLayout layout(std::move(kept));
+  const bool is_stage = layout.size() == layout_.size() / layout_.size(kPipelineAxis);
+  if (is_stage) layout = MeshLayout(layout.axes(), layout_.ep());
+  return {std::move(layout), ranks.rank(), coordinate_, ledger_, ranks, alone_};
+}
+
+DeviceMesh DeviceMesh::experts() const {
+  if (layout_.size(kPipelineAxis) > 1) throw std::invalid_argument("experts see the ranks of one stage: part()");
+  return {layout_.experts(), rank_, coordinate_, ledger_, world_, alone_};
 }
 
 // A group of one for a misspelt axis would sum nothing, without an error.

@@ -31,6 +31,11 @@ class DeviceMesh {
   /// InputError for the names that group() refuses.
   DeviceMesh part(const std::set<std::string>& axes) const;
 
+  /// Returns the mesh of the ranks of a stage as experts see them (MeshLayout::experts()), with the ledger and the
+  /// messages of this mesh, which must not have the axis pp. Every rank of this mesh must call it, in one order with
+  /// new groups.
+  DeviceMesh experts() const;
+
   /// Returns the ranks that differ from this one along `axis` only. A training axis that the layout lacks is a group of
   /// one. Throws InputError for any other name that the layout lacks.
   const Group& group(const std::string& axis) const;

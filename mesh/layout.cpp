@@ -104,7 +104,7 @@ std::vector<std::string> complete_order(const std::vector<std::string>& order) {
   return complete;
 }
 
-MeshLayout::MeshLayout(std::vector<Axis> axes) : axes_(std::move(axes)) {
+MeshLayout::MeshLayout(std::vector<Axis> axes, int64_t ep) : axes_(std::move(axes)), ep_(ep) {
   std::set<std::string> seen;
   for (const Axis& axis : axes_) {
     if (axis.name.empty()) throw InputError("mesh " + factors(axes_) + ": an axis has no name");
@@ -114,10 +114,18 @@ MeshLayout::MeshLayout(std::vector<Axis> axes) : axes_(std::move(axes)) {
     }
   }
   size_ = product(axes_);
+  const int64_t stage = size_ / size(kPipelineAxis);
+  if (ep < 1 || stage % ep != 0) {
+    throw InputError("mesh " + factors(axes_) + ": ep=" + std::to_string(ep) + " does not divide " +
+                     (size_ == stage ? "its " : "a stage's ") + counted(stage, "rank") +
+                     ", dp x cp x tp: experts are cut over a divisor of these");
+  }
 }
 
-MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& sizes, const std::vector<std::string>& order,
+MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& asked_sizes, const std::vector<std::string>& order,
                            int64_t ranks) {
+  std::map<std::string, int64_t> sizes = asked_sizes;
+  const auto experts = sizes.extract(kExpertAxis);
   std::vector<Axis> axes;
   for (const std::string& name : order) {
     const auto asked = sizes.find(name);
@@ -151,10 +159,33 @@ MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& sizes, const st
     throw InputError(mesh + " needs " + counted(asked, "rank") + ", " + were_started(axes, ranks));
   }
   std::erase_if(axes, [](const Axis& axis) { return axis.name == kPipelineAxis && axis.size == 1; });
-  return MeshLayout(std::move(axes));
+  const MeshLayout layout(axes);
+  if (experts.empty()) return layout;
+  return MeshLayout(std::move(axes), experts.mapped() == kAuto ? layout.size(kTensorAxis) : experts.mapped());
+}
+
+std::map<std::string, int64_t> MeshLayout::sizes() const {
+  std::map<std::string, int64_t> sizes;
+  for (const Axis& axis : axes_) sizes[axis.name] = axis.size;
+  if (ep_ > 1) sizes[kExpertAxis] = ep_;
+  return sizes;
+}
+
+MeshLayout MeshLayout::experts() const {
+  return MeshLayout({{kExpertDataAxis, size_ / size(kPipelineAxis) / ep_}, {kExpertAxis, ep_}});
+}
+
+int64_t MeshLayout::rank_of_stage(int64_t rank) const {
+  const std::vector<int64_t> at = coordinate(rank);
+  int64_t position = 0;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].name != kPipelineAxis) position = position * axes_[i].size + at[i];
+  }
+  return position;
 }
 
 int64_t MeshLayout::size(const std::string& axis) const {
+  if (axis == kExpertAxis && ep_ > 1) return ep_;
   const size_t i = index(axis);
   return i < axes_.size() ? axes_[i].size : 1;
 }
@@ -173,6 +204,7 @@ std::vector<int64_t> MeshLayout::coordinate(int64_t rank) const {
 }
 
 int64_t MeshLayout::coordinate(int64_t rank, const std::string& axis) const {
+  if (axis == kExpertAxis && ep_ > 1) return rank_of_stage(rank) % ep_;
   const size_t i = index(axis);
   return i < axes_.size() ? coordinate(rank)[i] : 0;
 }
@@ -194,6 +226,10 @@ int64_t MeshLayout::rank(const std::vector<int64_t>& coordinate) const {
 }
 
 std::vector<int64_t> MeshLayout::group(const std::vector<std::string>& axes, int64_t rank) const {
+  if (ep_ > 1 && std::ranges::find(axes, kExpertAxis) != axes.end()) {
+    if (axes.size() > 1) throw std::invalid_argument("ep is an axis of experts(), not beside those of " + describe());
+    return ranks_of_experts(rank);
+  }
   std::vector<bool> varies(axes_.size(), false);
   for (const std::string& axis : axes) {
     if (const size_t i = index(axis); i < axes_.size()) varies[i] = true;
@@ -216,18 +252,30 @@ std::vector<int64_t> MeshLayout::group(const std::vector<std::string>& axes, int
   return ranks;
 }
 
+std::vector<int64_t> MeshLayout::ranks_of_experts(int64_t rank) const {
+  std::vector<std::string> others;
+  for (const Axis& axis : axes_) {
+    if (axis.name != kPipelineAxis) others.push_back(axis.name);
+  }
+  const std::vector<int64_t> stage = group(others, rank);
+  const auto first = stage.begin() + rank_of_stage(rank) / ep_ * ep_;
+  return {first, first + ep_};
+}
+
 std::string MeshLayout::describe(int64_t rank) const {
   const std::vector<int64_t> at = coordinate(rank);
   std::string text;
   for (size_t i = 0; i < axes_.size(); ++i) {
     text += (i == 0 ? "" : " ") + axes_[i].name + "=" + std::to_string(at[i]);
   }
+  if (ep_ > 1) text += " ep=" + std::to_string(coordinate(rank, kExpertAxis));
   return text;
 }
 
 std::string MeshLayout::describe() const {
   std::string text;
   for (const Axis& axis : axes_) text += (text.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
+  if (ep_ > 1) text += ",ep=" + std::to_string(ep_);
   return text;
 }
 
@@ -236,8 +284,18 @@ size_t MeshLayout::index(const std::string& axis) const {
     if (axes_[i].name == axis) return i;
   }
   const std::vector<std::string> training = training_axes();
-  if (std::ranges::find(training, axis) != training.end()) return axes_.size();
+  if (std::ranges::find(training, axis) != training.end() || axis == kExpertAxis) return axes_.size();
   throw InputError("mesh " + describe() + " has no axis '" + axis + "'");
+}
+
+int64_t ranks_of(const std::map<std::string, int64_t>& sizes) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  int64_t ranks = 1;
+  for (const auto& [axis, size] : sizes) {
+    if (axis == kExpertAxis || size == MeshLayout::kAuto) continue;
+    ranks = size > kMost / ranks ? kMost : ranks * size;
+  }
+  return ranks;
 }
 
 std::map<std::string, int64_t> parse_mesh(const std::string& text) {

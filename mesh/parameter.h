@@ -31,7 +31,8 @@ struct Parameter {
   int64_t sharded_dim = 0;        ///< the dim that is cut
   std::string partial_over;       ///< the axis over whose ranks the local gradients must still be summed
   bool of_tokens = false;         ///< a matrix whose rows belong to tokens of the vocabulary: embedding, head
-  int64_t num_matrices = 1;       ///< above 1: a stack of so many matrices of equal shape, one after the other: experts
+  int64_t num_matrices = 1;       ///< of a tensor of three dims: the matrices of equal shape in its local part, one
+                                  ///< after the other: experts
   bool follows_previous = false;  ///< lies in memory directly after the parameter before it (q, k, v)
   bool written_by_layer = false;  ///< true: the first layer that computes a gradient of the tensor writes it in full
                                   ///< (tensor_parallel/products/leaf_gradient.h), so the buffer needs no zeros before.

@@ -56,6 +56,19 @@ ReplicaMap::ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& a
   replicas_ = num_shards ? remaining_ : tokens_;
 }
 
+ReplicaMap ReplicaMap::own_part() const {
+  ReplicaMap own = *this;
+  own.rank_ = outer_.of(rank_) * inner_.size + inner_.of(rank_);
+  own.size_ = outer_.size * inner_.size;
+  own.outer_.stride = inner_.size;
+  own.inner_.stride = 1;
+  own.tp_ = {};
+  own.world_ = tokens_;
+  own.parts_ = Group();
+  own.remaining_partial_ = remaining_;
+  return own;
+}
+
 // Splits of the world, so that those of all tp ranks sum in one order.
 void ReplicaMap::make_runs(const Group& along_axes, const Group& everyone) {
   std::unordered_map<int64_t, int> on_mesh;  // by rank of the program, of which the mesh may be a part

@@ -52,6 +52,10 @@ class ReplicaMap {
   ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& axes, std::optional<int64_t> num_shards,
              const ReplicaRoles& roles = {});
 
+  /// Returns the map of the ranks that hold this rank's part of the parameters that tp cuts, numbered as in tokens():
+  /// without tp.
+  ReplicaMap own_part() const;
+
   int64_t size() const { return size_; }
   int64_t num_tp() const { return tp_.size; }
   Part part_of(int64_t rank) const;

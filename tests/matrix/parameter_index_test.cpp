@@ -48,13 +48,13 @@ class Part {
     for (const auto& [numbers, mode] : groups) {
       auto options = small_model();
       options.sharding = {.mode = mode, .num_ranks = mesh.size(kDataAxis)};
-      const ReplicaMap replicas = map_replicas(options.sharding, mesh);
+      const ModelReplicas replicas = map_replicas(options.sharding, mesh);
       options.precision = precision_in(dtype);
       std::vector<UnitSpec> units;
       for (const size_t number : numbers) units.push_back({layers[number].name, layers[number].parameters});
-      fsdp_.push_back(std::make_unique<Fsdp>(std::move(units), fsdp_options(options, replicas)));
+      fsdp_.push_back(std::make_unique<Fsdp>(std::move(units), fsdp_options(options, replicas).dense));
       fsdp_.back()->write_values([](const Parameter& parameter) { initialize(parameter, 1); });
-      groups_.push_back({fsdp_.back().get(), replicas});
+      groups_.push_back({fsdp_.back().get(), replicas.dense});
     }
     set_gradients();
   }

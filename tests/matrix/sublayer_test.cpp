@@ -140,7 +140,7 @@ int64_t arena(const std::vector<int64_t>& sizes, bool tied, int64_t neighbours) 
 
 std::unique_ptr<ShardedModel> model_of(const Recipe& recipe, const DeviceMesh& mesh) {
   const Decisions decisions = resolve(recipe, mesh.layout());
-  const FsdpOptions fsdp = fsdp_options(decisions, map_replicas(decisions.sharding, mesh));
+  const ModelFsdp fsdp = fsdp_options(decisions, map_replicas(decisions.sharding, mesh));
   return std::move(parallelize(decisions, fsdp, mesh, at::kCPU, [](const Parameter&) {}).front());
 }
 

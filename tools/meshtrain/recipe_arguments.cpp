@@ -53,7 +53,8 @@ std::string spread_over(Recipe& recipe, const RecipeArguments& arguments, int64_
   const bool gives_mesh = !arguments.mesh.empty() || std::ranges::any_of(arguments.overrides, [](const auto& set) {
     return set.starts_with("parallel.mesh") || set.starts_with("parallel=");
   });
-  const bool is_one_rank = std::ranges::all_of(recipe.parallel.mesh, [](const auto& axis) { return axis.second == 1; });
+  const auto is_auto = [](const auto& axis) { return axis.first != kExpertAxis && axis.second == MeshLayout::kAuto; };
+  const bool is_one_rank = ranks_of(recipe.parallel.mesh) == 1 && std::ranges::none_of(recipe.parallel.mesh, is_auto);
   if (gives_mesh || !is_one_rank || num_ranks == 1) return "";
   recipe.parallel.mesh[kDataAxis] = num_ranks;
   return "mesh dp=" + std::to_string(num_ranks) + ": the recipe is for one rank, and " + std::to_string(num_ranks) +

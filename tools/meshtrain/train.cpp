@@ -129,11 +129,7 @@ Recipe take_recipe(TrainArguments& arguments, const Group& world, int64_t num_ra
 /// Returns the number of ranks that a check of `recipe` assumes: the started ones if there are several, else those of
 /// its mesh.
 int64_t num_checked(const Recipe& recipe) {
-  int64_t num_ranks = 1;
-  for (const auto& [axis, size] : recipe.parallel.mesh) {
-    if (size != MeshLayout::kAuto) num_ranks *= size;
-  }
-  return announced_ranks() > 1 ? announced_ranks() : num_ranks;
+  return announced_ranks() > 1 ? announced_ranks() : ranks_of(recipe.parallel.mesh);
 }
 
 /// Prepares a run without starting its ranks, which also works on a login node.

@@ -146,7 +146,7 @@ Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& re
 ModelParts evaluated_model(TransformerOptions options, const PipelineMesh& mesh, at::Device device,
                            const WriteParameter& weights) {
   options.freeze = {"*"};
-  const ReplicaMap replicas = map_replicas(options.sharding, mesh);
+  const ModelReplicas replicas = map_replicas(options.sharding, mesh);
   const std::vector<Range> stages = own_layers(options.pipeline, mesh.complete());
   std::vector<std::shared_ptr<TransformerPart>> parts;
   agree(mesh.complete().world(),

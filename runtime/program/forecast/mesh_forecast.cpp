@@ -43,10 +43,8 @@ int MeshForecast::num_hosts(const std::string& group) const {
 MeshForecast forecast_mesh(const Recipe& recipe, const MeshLayout& layout, const Settings& settings,
                            const ForecastRequest& request) {
   const Recipe changed = settings.empty() ? recipe : with_overrides(recipe, settings);
-  std::map<std::string, int64_t> sizes;
-  for (const Axis& axis : layout.axes()) sizes[axis.name] = axis.size;
   // The order of a recipe on a mesh without pp leaves pp out.
-  const MeshLayout ordered = MeshLayout::fit(sizes, complete_order(changed.parallel.order), layout.size());
+  const MeshLayout ordered = MeshLayout::fit(layout.sizes(), complete_order(changed.parallel.order), layout.size());
   const Decisions decisions = resolve(changed, ordered);
   MeshForecast mesh{ordered, settings, changed, forecast(decisions, request.hosts, request.machine.get()),
                     decisions.pipeline};

@@ -76,8 +76,7 @@ class Remedies {
 
   /// Adds twice the ranks along `axis`, when they need less than `least` bytes.
   void try_more_ranks(const std::string& axis, const Settings& settings, int64_t least) {
-    std::map<std::string, int64_t> sizes;
-    for (const Axis& each : layout_.axes()) sizes[each.name] = each.size;
+    std::map<std::string, int64_t> sizes = layout_.sizes();
     sizes[axis] = 2 * layout_.size(axis);
     ForecastRequest more = request_;
     more.ranks *= 2;

@@ -113,17 +113,33 @@ bool asks_for_pipelines(const Recipe& recipe) {
   return has_axis || schedule != "auto" || stages_per_rank > 1 || !layers.empty();
 }
 
+std::vector<int64_t> expert_ranks_of(const Recipe& recipe) {
+  std::vector<int64_t> all = {1};
+  const auto asked = recipe.parallel.mesh.find(kExpertAxis);
+  if (asked == recipe.parallel.mesh.end() || asked->second == 1) return all;
+  const int64_t experts = recipe.model.shape.experts.num_experts;
+  for (int64_t ep = 2; ep <= experts; ++ep) {
+    if (experts % ep == 0) all.push_back(ep);
+  }
+  return all;
+}
+
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
   const int64_t most_stages = asks_for_pipelines(recipe) ? recipe.model.shape.num_hidden_layers : 1;
+  const std::vector<int64_t> expert_ranks = expert_ranks_of(recipe);
   std::vector<MeshLayout> layouts;
   for (int64_t pp = 1; pp <= std::min(most_stages, ranks); ++pp) {
     for (int64_t tp = 1; tp <= ranks / pp; ++tp) {
       if (ranks % pp != 0 || ranks / pp % tp != 0) continue;
       for (int64_t cp = 1; cp <= ranks / pp / tp; ++cp) {
         if (ranks / pp / tp % cp != 0) continue;
-        const std::map<std::string, int64_t> sizes = {
+        std::map<std::string, int64_t> sizes = {
             {kPipelineAxis, pp}, {kDataAxis, ranks / pp / tp / cp}, {kContextAxis, cp}, {kTensorAxis, tp}};
-        layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
+        for (const int64_t ep : expert_ranks) {
+          if (ranks / pp % ep != 0) continue;
+          sizes[kExpertAxis] = ep;
+          layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
+        }
       }
     }
   }

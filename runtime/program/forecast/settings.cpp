@@ -73,14 +73,10 @@ Choice memory_choice(const Recipe& recipe, const MeshLayout& layout) {
 
 Choice order_choice(const Recipe& recipe, const MeshLayout& layout, const ForecastHosts& hosts) {
   if (hosts.ranks_per_host >= layout.size()) return {};
-  std::map<std::string, int64_t> sizes;
   std::vector<std::string> axes;
-  for (const Axis& axis : layout.axes()) {
-    sizes[axis.name] = axis.size;
-    axes.push_back(axis.name);
-  }
+  for (const Axis& axis : layout.axes()) axes.push_back(axis.name);
   const auto hosts_in = [&](const std::vector<std::string>& order) {
-    return hosts_of_axes(MeshLayout::fit(sizes, order, layout.size()), hosts);
+    return hosts_of_axes(MeshLayout::fit(layout.sizes(), order, layout.size()), hosts);
   };
   std::set<std::vector<int64_t>> seen = {hosts_in(recipe.parallel.order)};
   std::ranges::sort(axes);

@@ -47,7 +47,7 @@ LanguageModel::LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, co
       options_(at::TensorOptions(options.device).dtype(options.dtype)) {
   check_generating_mesh(mesh.layout());
   const TransformerOptions all = transformer_options(shape, rows_.size(), options);
-  const FsdpOptions fsdp = fsdp_options(all, map_replicas(all.sharding, mesh));
+  const ModelFsdp fsdp = fsdp_options(all, map_replicas(all.sharding, mesh));
   agree(mesh.world(), [&] { model_ = std::move(parallelize(all, fsdp, mesh, options.device, read).front()); });
 }
 

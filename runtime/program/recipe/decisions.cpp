@@ -136,11 +136,8 @@ InputError located(const InputError& error, const Recipe& recipe) {
 
 Recipe on_mesh(Recipe recipe, const MeshLayout& layout) {
   recipe.parallel.order.clear();
-  recipe.parallel.mesh.clear();  // of an axis that the layout lacks too
-  for (const Axis& axis : layout.axes()) {
-    recipe.parallel.mesh[axis.name] = axis.size;
-    recipe.parallel.order.push_back(axis.name);
-  }
+  recipe.parallel.mesh = layout.sizes();
+  for (const Axis& axis : layout.axes()) recipe.parallel.order.push_back(axis.name);
   return recipe;
 }
 
@@ -148,6 +145,7 @@ std::string to_yaml(const Decisions& decisions) {
   Writer writer;
   writer.map("mesh", [&](Writer& mesh) {
     for (const Axis& axis : decisions.layout.axes()) mesh.field(axis.name, axis.size);
+    if (decisions.layout.ep() > 1) mesh.field(kExpertAxis, decisions.layout.ep());
   });
   writer.map("precision", [&](Writer& map) {
     const Precision& precision = decisions.precision;

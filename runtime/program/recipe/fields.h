@@ -222,10 +222,12 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
 template <class Archive>
 void fields(Archive& archive, ParallelRecipe& parallel) {
   const std::vector<std::string> axes = {kDataAxis, kTensorAxis, kContextAxis, kPipelineAxis};
+  std::vector<std::string> sizes = axes;
+  sizes.push_back(kExpertAxis);
   archive.field("mesh", parallel.mesh,
                 {.least = 1,
                  .most = kMaxSize,
-                 .choices = axes,
+                 .choices = sizes,
                  .minus_one = "auto",
                  .expected = "a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"});
   archive.when_reading([&](Reader&) {

@@ -213,6 +213,7 @@ bool has_documents(const Recipe& recipe) {
 void check_values(const Recipe& recipe, const MeshLayout& layout) {
   check_precision(recipe);
   check_tensor_parallel(recipe.model.shape, layout.size(kTensorAxis));
+  check_expert_parallel(recipe.model.shape, layout.ep());
   check_positions(recipe);
   check_batch(recipe.train, layout.size(kDataAxis));
   check_schedule(recipe.schedule, recipe.train.steps);
@@ -226,6 +227,17 @@ void check_choices(const Recipe& recipe, const Decisions& decisions) {
   check_sharding(recipe, decisions.sharding);
   check_pipeline(recipe, decisions);
   check_sequence(recipe, decisions);
+}
+
+void check_expert_parallel(const ModelShape& shape, int64_t ep) {
+  if (ep == 1) return;
+  if (!shape.experts) {
+    throw InputError("parallel.mesh", "ep=" + number(ep) + " cuts experts, but a " + shape.family +
+                                          " has none: leave ep out, or use a family with experts (docs/models.md)");
+  }
+  if (shape.experts.num_experts % ep == 0) return;
+  throw InputError("model.num_experts", number(shape.experts.num_experts) + " is not a multiple of ep=" + number(ep) +
+                                            ": use a divisor for ep in parallel.mesh");
 }
 
 void check_tensor_parallel(const ModelShape& shape, int64_t tp) {

@@ -18,6 +18,9 @@ void check_values(const Recipe& recipe, const MeshLayout& layout);
 /// Checks that the decisions are possible.
 void check_choices(const Recipe& recipe, const Decisions& decisions);
 
+/// Throws InputError with the key when `shape` has no experts to cut over `ep` ranks, or ep does not divide them.
+void check_expert_parallel(const ModelShape& shape, int64_t ep);
+
 /// Throws InputError with the key when `tp` tensor-parallel ranks cannot share a count of `shape` evenly.
 void check_tensor_parallel(const ModelShape& shape, int64_t tp);
 

@@ -33,14 +33,14 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
     : world_(world), options_(options), prepared_(asked, options, world.size(), &world) {
   // Collective: no rank can have failed alone before it.
   const auto pipeline_mesh = std::make_shared<const PipelineMesh>(mesh_);
-  const ReplicaMap replicas = map_replicas(decisions_.sharding, *pipeline_mesh);
+  const ModelReplicas replicas = map_replicas(decisions_.sharding, *pipeline_mesh);
   if (prepared_.memory.is_warning) log_warning(prepared_.memory.text);
   memory_advice_.emplace([this] { return less_memory(recipe_, decisions_.layout, prepared_.request); });
   open_trainer(pipeline_mesh, replicas);
   host_lock_.emplace(folder_, world_);
 }
 
-void Session::open_trainer(std::shared_ptr<const PipelineMesh> pipeline_mesh, const ReplicaMap& replicas) {
+void Session::open_trainer(std::shared_ptr<const PipelineMesh> pipeline_mesh, const ModelReplicas& replicas) {
   agree(world_, [&] {
     if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps) {
       prediction_ =

@@ -39,7 +39,7 @@ class Session {
 
  private:
   /// Constructs the trainer and locks the run directory.
-  void open_trainer(std::shared_ptr<const PipelineMesh> pipeline_mesh, const ReplicaMap& replicas);
+  void open_trainer(std::shared_ptr<const PipelineMesh> pipeline_mesh, const ModelReplicas& replicas);
   void record_graph();
   /// Returns a line with the commands that read what this run has left. On rank 0.
   std::string next_commands() const;

@@ -16,13 +16,9 @@ constexpr double kLeastLearningRate = 1e-3;  // large enough that weights move
 
 /// Returns the recipe's mesh for `num_ranks`. Throws InputError that says how to start as many ranks as the mesh has.
 MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
-  int64_t needed = 1;
-  bool given = true;
-  for (const auto& [axis, size] : recipe.parallel.mesh) {
-    given = given && size != MeshLayout::kAuto && size < (int64_t{1} << 40) / needed;
-    if (given) needed *= size;
-  }
-  if (given && needed != num_ranks) {
+  const int64_t needed = ranks_of(recipe.parallel.mesh);
+  const auto is_given = [](const auto& axis) { return axis.first == kExpertAxis || axis.second != MeshLayout::kAuto; };
+  if (std::ranges::all_of(recipe.parallel.mesh, is_given) && needed < (int64_t{1} << 40) && needed != num_ranks) {
     throw InputError((recipe.file.empty() ? recipe.name : recipe.file.string()) + ": mesh " +
                      MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, needed).describe() + " needs " +
                      counted(needed, "rank") + ", but " + counted(num_ranks, "was", "were") +
@@ -36,6 +32,7 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
 /// a purpose.
 void check_fault(const std::string& skipped, const MeshLayout& layout) {
   std::vector<std::string> known = training_axes();  // every sum over an axis has one of these names
+  if (layout.ep() > 1) known.push_back(kExpertDataAxis);
   known.insert(known.end(), {"dp.gradients", "cp.gradients", "cp.attention", "tp.gradients", "tp.linear",
                              "tp.embedding", "tp.cross_entropy", "pp.gradients", "count", "vote"});
   if (skipped.empty()) return;

@@ -5,6 +5,7 @@
 #include "mesh/base/progress.h"
 #include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
+#include "mesh/layout.h"
 
 namespace meshtrain {
 namespace {
@@ -33,6 +34,8 @@ ParameterTracer::ParameterTracer(const ParameterIndex& index, const std::vector<
       if (parameter.sharded_over.empty()) return;
       traced.parts = group.replicas.parts();
       traced.cut_axes.insert(parameter.sharded_over);
+      // ep is among dp, cp and tp: ranks along these may hold other experts.
+      if (parameter.sharded_over == kExpertAxis) traced.cut_axes.insert({kDataAxis, kContextAxis, kTensorAxis});
     });
   }
 }

@@ -67,6 +67,7 @@ Block::Block(int64_t layer, const std::string& name, const ModelShape& shape, co
   add(fed_norm_, names.fed);
   of_attention_ = attention_parameters();
   of_feed_forward_ = feed_forward_parameters();
+  for (Parameter* parameter : cut_experts()) of_feed_forward_.push_back(parameter);
 }
 
 at::Tensor Block::forward(const at::Tensor& x, const Sequence& sequence) const {
@@ -136,6 +137,10 @@ std::vector<Parameter*> Block::attention_parameters() {
 
 std::vector<Parameter*> Block::feed_forward_parameters() {
   return with_norms(feed_forward_norm_, mixture_ ? mixture_->parameters() : feed_forward_->parameters(), fed_norm_);
+}
+
+std::vector<Parameter*> Block::cut_experts() {
+  return mixture_ ? mixture_->cut_experts() : std::vector<Parameter*>();
 }
 
 }  // namespace meshtrain

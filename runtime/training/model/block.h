@@ -37,6 +37,10 @@ class Block {
   std::vector<Parameter*> attention_parameters();
   /// Returns the parameters of the feed-forward layer and of the norms before and after it.
   std::vector<Parameter*> feed_forward_parameters();
+  /// Returns the parameters of experts that are cut over ep, which are not among the others; often none.
+  std::vector<Parameter*> cut_experts();
+  /// Sets the function in which the weights of cut_experts() are there; call it only where there are some.
+  void use_experts_in(WithExperts with_experts) { mixture_->use_experts_in(std::move(with_experts)); }
 
  private:
   at::Tensor compute_attention(const at::Tensor& x, const Sequence& sequence) const;

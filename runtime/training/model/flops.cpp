@@ -21,7 +21,7 @@ std::vector<double> layer_flops(Transformer& model, const ModelShape& shape, int
   bool trains = false;  // a parameter so far: its gradient needs those of what comes after it
   const auto add_product = [&](const Parameter& parameter) {
     auto elements = static_cast<double>(c10::multiply_integers(parameter.global_shape));
-    if (parameter.num_matrices > 1) {  // experts, of which a token has some
+    if (parameter.global_shape.size() > 2) {  // experts, of which a token has some
       elements *=
           static_cast<double>(shape.experts.num_experts_per_tok) / static_cast<double>(shape.experts.num_experts);
     }
@@ -32,9 +32,11 @@ std::vector<double> layer_flops(Transformer& model, const ModelShape& shape, int
   for (size_t i = 0; i < layers.size(); ++i) {
     all.push_back(0);
     const bool looks_up = i == 0;
-    for (const Parameter* const parameter : layers[i].parameters) {
-      if (!looks_up || !parameter->of_tokens) add_product(*parameter);  // B of the embedding's adapter is multiplied
-      trains = trains || parameter->tensor.requires_grad();
+    for (const auto& parameters : {layers[i].parameters, layers[i].experts}) {
+      for (const Parameter* const parameter : parameters) {
+        if (!looks_up || !parameter->of_tokens) add_product(*parameter);  // B of the embedding's adapter is multiplied
+        trains = trains || parameter->tensor.requires_grad();
+      }
     }
     if (layers[i].borrowed != nullptr) add_product(*layers[i].borrowed);
     const bool is_block = !looks_up && i + 1 < layers.size();

@@ -2,11 +2,11 @@
 
 #include <ATen/ops/sigmoid.h>
 
-#include "expert_parallel/experts.h"
 #include "mesh/device/aten.h"
 #include "runtime/training/model/families.h"
 #include "runtime/training/model/operators/glu.h"
 #include "tensor_parallel/linear_function.h"
+#include "tensor_parallel/row_share.h"
 
 namespace meshtrain {
 namespace {
@@ -36,30 +36,49 @@ GatedActivation activation_of(Activation activation) {
 
 MixtureOfExperts::MixtureOfExperts(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
                                    const at::TensorOptions& options)
-    : rule_(router_of(shape)), activation_(activation_of(family_of(shape).activation)) {
+    : rule_(router_of(shape)),
+      activation_(activation_of(family_of(shape).activation)),
+      ep_(parallelism.experts),
+      rows_over_(ep_.size() > 1 && !parallelism.tensor.splits_rows() ? parallelism.tensor.group : Group()) {
   const int64_t E = rule_.num_experts, M = shape.hidden_size, F = expert_features(shape);
-  const auto declare = [&](const std::string& of, std::vector<int64_t> extents, int64_t num_matrices) {
-    Parameter parameter =
-        full_parameter(name + of, std::move(extents), {Initializer::Kind::Normal, shape.initializer_range}, options);
-    parameter.partial_over = parallelism.tensor.stream_partial_over();
-    parameter.num_matrices = num_matrices;
+  const Initializer initializer = {Initializer::Kind::Normal, shape.initializer_range};
+  const bool sees_own_rows = parallelism.tensor.splits_rows() || rows_over_.size() > 1;
+  const auto declare = [&](const std::string& of, std::vector<int64_t> extents, bool own_rows) {
+    Parameter parameter = full_parameter(name + of, std::move(extents), initializer, options);
+    parameter.partial_over = own_rows ? parallelism.tensor.group.name() : parallelism.tensor.stream_partial_over();
     parameter.written_by_layer = true;
     return parameter;
   };
-  router_ = declare(".gate.weight", {E, M}, 1);
-  gate_up_ = declare(".experts.gate_up_proj", {E, 2 * F, M}, 2 * E);
-  down_ = declare(".experts.down_proj", {E, M, F}, E);
+  const auto declare_stack = [&](const std::string& of, std::vector<int64_t> extents, int64_t matrices_of_an_expert) {
+    Parameter parameter = ep_.size() > 1
+                              ? sharded_parameter(name + of, std::move(extents), 0, ep_, initializer, options)
+                              : declare(of, std::move(extents), /*own_rows=*/false);
+    parameter.num_matrices = matrices_of_an_expert * parameter.shape[0];
+    parameter.written_by_layer = true;
+    return parameter;
+  };
+  router_ = declare(".gate.weight", {E, M}, sees_own_rows);
+  gate_up_ = declare_stack(".experts.gate_up_proj", {E, 2 * F, M}, 2);
+  down_ = declare_stack(".experts.down_proj", {E, M, F}, 1);
   const int64_t shared_features = shape.experts.shared_expert_intermediate_size;
   if (shared_features == 0) return;
   shared_.emplace(name + ".shared_expert", shape, shared_features, parallelism, options);
-  if (family_of(shape).experts.gates_shared) shared_gate_ = declare(".shared_expert_gate.weight", {1, M}, 1);
+  if (family_of(shape).experts.gates_shared) {
+    shared_gate_ = declare(".shared_expert_gate.weight", {1, M}, /*own_rows=*/false);
+  }
 }
 
 at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {
-  const auto [choices, weights] = route(rule_, linear(x.value, router_));
-  const at::Tensor y = mixture(x.value, weights, sort_by_expert(choices, rule_.num_experts),
-                               {gate_up_.tensor, down_.tensor, {}, {}}, activation_, recompute);
+  const at::Tensor y = all_rows(compute_experts(own_rows(x.value, rows_over_), recompute), x.value.size(0), rows_over_);
   return shared_ ? y + compute_shared(x, recompute, tokens) : y;
+}
+
+at::Tensor MixtureOfExperts::compute_experts(const at::Tensor& x, bool recompute) const {
+  const auto [choices, weights] = route(rule_, linear(x, router_));
+  const ExpertRows rows = sort_by_expert(choices, rule_.num_experts);
+  const ExpertWeights experts = {gate_up_.tensor, down_.tensor, {}, {}};
+  if (ep_.size() == 1) return mixture(x, weights, rows, experts, activation_, recompute);
+  return mixture_over_ranks(x, weights, rows, experts, activation_, recompute, ep_, with_experts_);
 }
 
 at::Tensor MixtureOfExperts::compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {
@@ -68,12 +87,18 @@ at::Tensor MixtureOfExperts::compute_shared(const LayerInput& x, bool recompute,
 }
 
 std::vector<Parameter*> MixtureOfExperts::parameters() {
-  std::vector<Parameter*> all = {&router_, &gate_up_, &down_};
+  std::vector<Parameter*> all = {&router_};
   if (shared_) {
     for (Parameter* parameter : shared_->parameters()) all.push_back(parameter);
   }
   if (shared_gate_) all.push_back(&*shared_gate_);
+  if (ep_.size() == 1) all.insert(all.end(), {&gate_up_, &down_});
   return all;
+}
+
+std::vector<Parameter*> MixtureOfExperts::cut_experts() {
+  if (ep_.size() == 1) return {};
+  return {&gate_up_, &down_};
 }
 
 }  // namespace meshtrain

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "expert_parallel/gated_activation.h"
+#include "expert_parallel/experts.h"
 #include "expert_parallel/routing.h"
 #include "runtime/training/model/feed_forward.h"
 
@@ -14,9 +14,11 @@ namespace meshtrain {
 ///
 ///   y = sum_i w_i expert_{e_i}(x) + s(x) shared(x);   s = 1, or sigmoid(x v)
 ///
-/// Every rank of tp holds all experts. Under sequence parallel a rank computes its own rows, so that gradients of
-/// router and experts are partial over tp, as those of a norm; without it every rank computes all rows alike. The
-/// shared expert is cut over tp, as a FeedForward.
+/// The shared expert is cut over tp, as a FeedForward. Experts are cut over ep: each rank of dp, cp and tp computes
+/// the routing of its own rows, which it takes of all where the residual stream is not cut over tp, and gives them to
+/// the ranks of their experts. Without ep every rank holds all experts: under sequence parallel a rank computes its own
+/// rows, so that gradients of router and experts are partial over tp, as those of a norm; without it every rank
+/// computes all rows alike.
 class MixtureOfExperts {
  public:
   /// Declares the parameters of the layer `name`, "model.layers.0.mlp", without storage:
@@ -31,13 +33,21 @@ class MixtureOfExperts {
   /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`, `tokens`: as
   /// for FeedForward. The host reads the number of rows of each expert; on the Meta device rows are taken as balanced.
   at::Tensor forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
+  /// Returns all parameters but those of experts that are cut over ep; experts are last.
   std::vector<Parameter*> parameters();
+  /// Returns the parameters of experts that are cut over ep; none without ep.
+  std::vector<Parameter*> cut_experts();
+  /// Sets the function in which the weights of experts that are cut over ep are there.
+  void use_experts_in(WithExperts with_experts) { with_experts_ = std::move(with_experts); }
 
  private:
+  at::Tensor compute_experts(const at::Tensor& x, bool recompute) const;
   at::Tensor compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
 
   Router rule_;
   GatedActivation activation_;
+  Group ep_, rows_over_;  // rows_over_: tp where this layer cuts the rows itself
+  WithExperts with_experts_ = [](const std::function<at::Tensor()>& compute) { return compute(); };
   Parameter router_, gate_up_, down_;
   std::optional<FeedForward> shared_;
   std::optional<Parameter> shared_gate_;

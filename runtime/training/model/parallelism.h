@@ -13,6 +13,7 @@ struct Parallelism {
   TensorParallel tensor;
   Group context;
   ContextAlgorithm context_algorithm = ContextAlgorithm::Ring;
+  Group experts = {};  ///< ep, over which the experts of a layer are cut
 };
 
 /// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each. With a

@@ -97,7 +97,8 @@ std::vector<Layer> Transformer::layers() {
     layers.push_back(
         {name, block.parameters(), nullptr,
          [&block](const at::Tensor& x, const ForwardPass& pass) { return block.forward(x, pass.sequence); },
-         sublayers_of(block, name)});
+         sublayers_of(block, name), block.cut_experts(),
+         [&block](WithExperts with_experts) { block.use_experts_in(std::move(with_experts)); }});
   }
   layers.push_back({"head", {norm_.weight()}, nullptr, [this](const at::Tensor& x, const ForwardPass& pass) {
                       return head(x, pass);
@@ -117,7 +118,10 @@ std::vector<Parameter*> Transformer::parameters() {
   const std::vector<Layer> all_layers = layers();
   const Layer& head = all_layers.back();
   std::vector<Parameter*> all = all_layers.front().parameters;
-  const auto add = [&](const Layer& layer) { all.insert(all.end(), layer.parameters.begin(), layer.parameters.end()); };
+  const auto add = [&](const Layer& layer) {
+    all.insert(all.end(), layer.parameters.begin(), layer.parameters.end());
+    all.insert(all.end(), layer.experts.begin(), layer.experts.end());
+  };
   if (head.borrowed != nullptr) add(head);
   for (size_t i = 1; i + 1 < all_layers.size(); ++i) add(all_layers[i]);
   if (head.borrowed == nullptr) add(head);

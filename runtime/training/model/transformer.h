@@ -43,6 +43,9 @@ struct Layer {
   Parameter* borrowed = nullptr;       ///< a parameter of another layer that this one uses too: tied embeddings
   std::function<at::Tensor(const at::Tensor& input, const ForwardPass& pass)> forward;
   std::vector<Sublayer> sublayers = {};  ///< of a block; their parameters are those of the layer, in the same order
+  std::vector<Parameter*> experts = {};  ///< of a block: experts that are cut over ep; not among `parameters`
+  /// Sets the function in which the weights of `experts` are there. Call it only where there are some.
+  std::function<void(WithExperts)> use_experts_in = {};
 };
 
 /// A language model, cut as its Parallelism says. Layers are named as in a Hugging Face checkpoint.

@@ -12,14 +12,14 @@ CutMatrix::CutMatrix(const FlatBuffer& buffer, const Segment& segment, const Rep
     : replicas_(&replicas),
       shape_(segment.parameter->global_shape),
       local_shape_(segment.parameter->shape),
-      over_tp_(!segment.parameter->sharded_over.empty()),
+      over_tp_(!segment.parameter->sharded_over.empty() && replicas.num_tp() > 1),
       dim_(segment.parameter->sharded_dim),
       in_buffer_{segment.offset, segment.numel},
       shard_numel_(buffer.shard().numel) {
   if (over_tp_) num_parts_ = replicas.num_tp();
+  if (shape_.size() == 2) return;
   const int64_t stacked = segment.parameter->num_matrices;
-  if (stacked == 1) return;
-  if (over_tp_) throw std::invalid_argument(segment.parameter->name + " is a stack of matrices that is cut over tp");
+  if (over_tp_) throw std::invalid_argument(segment.parameter->name + " is a stack that is cut over these ranks");
   in_buffer_ = {segment.offset + index * (segment.numel / stacked), segment.numel / stacked};
   shape_ = local_shape_ = {in_buffer_.numel / shape_.back(), shape_.back()};
 }

@@ -13,8 +13,9 @@ namespace meshtrain {
 /// Arithmetic alone, the same on every rank; the values of the parameter are not read.
 class CutMatrix {
  public:
-  /// `segment` of `buffer` must be a matrix, or a stack of Parameter::num_matrices that every tp rank holds, of which
-  /// this is number `index`; `replicas` must outlive this.
+  /// `segment` of `buffer` must be a matrix, or a stack of Parameter::num_matrices that every rank of `replicas` holds,
+  /// of which this is number `index`. Stacks that are cut over ranks: use ReplicaMap::own_part(). `replicas` must
+  /// outlive this.
   CutMatrix(const FlatBuffer& buffer, const Segment& segment, const ReplicaMap& replicas, int64_t index = 0);
 
   int64_t rows() const { return shape_[0]; }

@@ -22,6 +22,13 @@ at::TensorOptions options_on_the_way(const at::Tensor& values) {
   return values.options().dtype(values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
 }
 
+/// Returns true when the group's parameters are stacks of matrices, of which the ranks hold different ones: each rank's
+/// matrices are then complete among the ranks that hold the same.
+bool cuts_stacks(const ParameterGroup& group) {
+  const Parameter& parameter = *group.fsdp->units().front().parameters().front();
+  return parameter.shape.size() > 2 && !parameter.sharded_over.empty();
+}
+
 int64_t sum(const std::vector<int64_t>& counts) {
   int64_t total = 0;
   for (const int64_t count : counts) total += count;
@@ -44,7 +51,7 @@ Muon::Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& g
 }
 
 Muon::Part::Part(const OptimizerOptions& options, const ParameterGroup& group)
-    : replicas(group.replicas),
+    : replicas(cuts_stacks(group) ? group.replicas.own_part() : group.replicas),
       world(replicas.world().with_purpose("optimizer")),
       holders(replicas.replicas().with_purpose("optimizer")),
       rank(world.rank()) {

@@ -14,8 +14,7 @@ UpdateRule rule_of(const Parameter& parameter, const OptimizerOptions& options) 
   const auto group = std::find_if(options.groups.begin(), options.groups.end(),
                                   [&](const GroupOptions& each) { return matches(each.pattern, parameter.name); });
   const bool by_element = parameter.of_tokens || (group != options.groups.end() && group->by_element);
-  const bool has_matrices = parameter.global_shape.size() == 2 || parameter.num_matrices > 1;
-  rule.full_matrix = muon && has_matrices && !by_element;
+  rule.full_matrix = muon && is_matrix && !by_element;
   rule.weight_decay = options.decay == DecayScope::All || is_matrix ? options.weight_decay : 0;
   if (muon && !rule.full_matrix && options.muon.adamw_learning_rate) {
     if (options.learning_rate == 0) {

@@ -47,26 +47,34 @@ int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>
                                         ", or set parallel.fsdp.shard_size" + fitting);
 }
 
-ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& complete, const DeviceMesh& stage) {
-  if (sharding.mode == ShardingMode::NoShard) return ReplicaMap(stage, sharding.axes, std::nullopt);
-  if (!sharding.hybrid) return ReplicaMap(stage, sharding.axes, sharding.num_ranks);
-  const int64_t shard_size = sharding.shard_size
-                                 ? *sharding.shard_size
-                                 : ranks_of_a_host(complete.layout(), sharding.axes, HostMap::of(complete.world()));
-  return ReplicaMap(stage, sharding.axes, shard_size);
+/// Returns the number of shards of each flat buffer; none: buffers are full.
+std::optional<int64_t> num_shards(const ShardingChoice& sharding, const DeviceMesh& complete) {
+  if (sharding.mode == ShardingMode::NoShard) return std::nullopt;
+  if (!sharding.hybrid) return sharding.num_ranks;
+  if (sharding.shard_size) return sharding.shard_size;
+  return ranks_of_a_host(complete.layout(), sharding.axes, HostMap::of(complete.world()));
 }
 
-}  // namespace
-
-ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) {
-  return map_replicas(sharding, mesh, mesh);
+/// Returns the number of shards of the experts' buffers when the others have `dense`: the ranks that hold a copy of the
+/// model hold a copy of its experts. Where ep does not divide these ranks, experts are cut over ep alone.
+std::optional<int64_t> num_expert_shards(const ShardingChoice& sharding, std::optional<int64_t> dense,
+                                         const MeshLayout& stage) {
+  if (!dense) return std::nullopt;
+  const int64_t ranks_of_a_copy = stage.size() / (sharding.num_ranks / *dense);
+  return ranks_of_a_copy % stage.ep() == 0 ? ranks_of_a_copy / stage.ep() : 1;
 }
 
-ReplicaMap map_replicas(const ShardingChoice& sharding, const PipelineMesh& mesh) {
-  return map_replicas(sharding, mesh.complete(), mesh.stage());
+ModelReplicas map_replicas(const ShardingChoice& sharding, const DeviceMesh& complete, const DeviceMesh& stage) {
+  const std::optional<int64_t> shards = num_shards(sharding, complete);
+  ModelReplicas replicas{ReplicaMap(stage, sharding.axes, shards), {}};
+  if (stage.layout().ep() == 1) return replicas;
+  replicas.experts.emplace(stage.experts(), std::vector<std::string>{kExpertDataAxis},
+                           num_expert_shards(sharding, shards, stage.layout()),
+                           ReplicaRoles{.cut = kExpertAxis, .tokens = {kExpertDataAxis}});
+  return replicas;
 }
 
-FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& replicas) {
+FsdpOptions dense_options(const TransformerOptions& options, const ReplicaMap& replicas) {
   FsdpOptions fsdp = over(replicas, options.fsdp);
   fsdp.mode = options.sharding.mode;
   if (options.precision.mixed) fsdp.shard_dtype = at::kFloat;
@@ -76,6 +84,24 @@ FsdpOptions fsdp_options(const TransformerOptions& options, const ReplicaMap& re
   if (options.offload == Offload::Disk) fsdp.state_memory = ShardMemory::on_disk(options.offload_folder);
   if (options.offload == Offload::Host) fsdp.state_memory = ShardMemory::on_host();
   if (fsdp.state_memory && options.offload_parameters) fsdp.memory = *fsdp.state_memory;
+  return fsdp;
+}
+
+}  // namespace
+
+ModelReplicas map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) {
+  return map_replicas(sharding, mesh, mesh);
+}
+
+ModelReplicas map_replicas(const ShardingChoice& sharding, const PipelineMesh& mesh) {
+  return map_replicas(sharding, mesh.complete(), mesh.stage());
+}
+
+ModelFsdp fsdp_options(const TransformerOptions& options, const ModelReplicas& replicas) {
+  ModelFsdp fsdp{dense_options(options, replicas.dense)};
+  if (!replicas.experts) return fsdp;
+  fsdp.experts = over(*replicas.experts, fsdp.dense);  // in the same memory
+  fsdp.ep = replicas.experts->parts();
   return fsdp;
 }
 

@@ -9,9 +9,7 @@ namespace meshtrain {
 // The order matters. Layers are constructed with their part of each matrix, so tensor parallelism comes first. A
 // recomputed block repeats its collectives, so it must know them before. Units contain what a rank holds after that,
 // and are cut over the data-parallel ranks that hold the same parts. Values are written once storage exists.
-//
-// Experts, another kind of feed-forward, belong to step 1.
-std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const FsdpOptions& fsdp,
+std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const ModelFsdp& fsdp,
                                                        const DeviceMesh& mesh, at::Device device,
                                                        const WriteParameter& write, const std::vector<Range>& stages) {
   Parallelism parallelism;
@@ -23,7 +21,11 @@ std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions&
   parallelism.context = mesh.group(kContextAxis);
   parallelism.context_algorithm = options.context.algorithm;
 
-  // 3. Activation checkpointing: blocks that the backward recomputes. Parameters have no storage yet.
+  // 3. Expert parallel: cuts the experts of a layer over ep, which sees the ranks of dp, cp and tp as a mesh of its
+  // own.
+  parallelism.experts = fsdp.ep;
+
+  // 4. Activation checkpointing: blocks that the backward recomputes. Parameters have no storage yet.
   const auto model = std::make_shared<Transformer>(options.shape, parallelism,
                                                    at::TensorOptions(device).dtype(options.precision.compute),
                                                    options.recomputation, options.precision.residual);
@@ -32,7 +34,7 @@ std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions&
     if (!is_trained(options.shape.adapter, options.freeze, parameter->name)) parameter->tensor.set_requires_grad(false);
   }
 
-  // 4. FSDP: units of layers in flat buffers, cut over the data-parallel ranks, or complete on each rank for NO_SHARD.
+  // 5. FSDP: units of layers in flat buffers, cut over the data-parallel ranks, or complete on each rank for NO_SHARD.
   std::vector<std::unique_ptr<ShardedModel>> parts;
   const Range all = {0, static_cast<int64_t>(model->layers().size())};
   if (stages.size() > 1 && options.shape.tie_word_embeddings && stages.front().offset == 0 &&
@@ -44,8 +46,11 @@ std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions&
     if (options.offload_activations && is_gpu(device)) parts.back()->offload_activations(device);
   }
 
-  // 5. Weights: each rank writes its own part, one unit at a time.
-  for (const auto& part : parts) part->fsdp().write_values(write);
+  // 6. Weights: each rank writes its own part, one unit at a time.
+  for (const auto& part : parts) {
+    part->fsdp().write_values(write);
+    if (part->experts() != nullptr) part->experts()->write_values(write);
+  }
   return parts;
 }
 

@@ -18,7 +18,7 @@ using WriteParameter = std::function<void(const Parameter&)>;
 /// all layers. Returns a model for each. It is collective at the beginning, where ranks of a host set up shared memory
 /// (Fsdp), before an error on one rank alone is possible. Throws InputError when tp does not divide the model's heads
 /// or features, and rethrows errors of `write`.
-std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const FsdpOptions& fsdp,
+std::vector<std::unique_ptr<ShardedModel>> parallelize(const TransformerOptions& options, const ModelFsdp& fsdp,
                                                        const DeviceMesh& mesh, at::Device device,
                                                        const WriteParameter& write,
                                                        const std::vector<Range>& stages = {});

@@ -28,10 +28,25 @@ void begin_shared(const Layer& embedding, Parameter& weight) {
 }  // namespace
 
 ShardedModel::ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units,
-                           FsdpOptions options)
+                           ModelFsdp options)
     : model_(std::move(model)) {
   std::vector<UnitSpec> specs = make_units(layers, units);
-  fsdp_ = std::make_unique<Fsdp>(std::move(specs), std::move(options));
+  fsdp_ = std::make_unique<Fsdp>(std::move(specs), std::move(options.dense));
+  make_experts(options.experts);
+}
+
+void ShardedModel::make_experts(const std::optional<FsdpOptions>& options) {
+  std::vector<UnitSpec> units;
+  for (const Run& run : runs_) {
+    for (const Layer& layer : run.layers) {
+      if (layer.experts.empty()) continue;
+      layer.use_experts_in([this, unit = units.size()](const std::function<at::Tensor()>& compute) {
+        return experts_->run(unit, compute);
+      });
+      units.push_back({"experts of " + layer.name, layer.experts});
+    }
+  }
+  if (!units.empty()) experts_ = std::make_unique<Fsdp>(std::move(units), options.value());
 }
 
 void ShardedModel::offload_activations(at::Device device) {
@@ -121,7 +136,9 @@ at::Tensor ShardedModel::compute(const Layer& layer, const ForwardPass& pass, co
   const Sequence& sequence = pass.sequence;
   std::vector<at::Tensor> staying = {sequence.rotary.cos, sequence.rotary.sin, sequence.local_rotary.cos,
                                      sequence.local_rotary.sin};
-  for (const Parameter* parameter : layer.parameters) staying.push_back(parameter->tensor);
+  for (const auto& parameters : {layer.parameters, layer.experts}) {
+    for (const Parameter* parameter : parameters) staying.push_back(parameter->tensor);
+  }
   return offload_->compute(staying, part);
 }
 

@@ -8,6 +8,7 @@
 #include "fsdp/fsdp.h"
 #include "runtime/training/model/transformer.h"
 #include "runtime/training/transformer/activation_offload.h"
+#include "runtime/training/transformer/model_fsdp.h"
 #include "runtime/training/transformer/unit_options.h"
 
 namespace meshtrain {
@@ -15,14 +16,15 @@ namespace meshtrain {
 /// Consecutive layers of a model that run in the units of an Fsdp: the embedding, the units of the blocks
 /// (UnitOptions), the head. A head that shares the embedding's weight is in the embedding's unit, which stays gathered
 /// for the complete step. Without the embedding it has a copy of this weight in a unit of its own (UnitSpec::is_copy).
-/// Every rank of tp, cp and the units makes the same calls.
+/// Experts that are cut over ep run in the units of a second Fsdp, one for each block, inside the block's forward.
+/// Every rank of tp, cp, ep and the units makes the same calls.
 class ShardedModel {
  public:
   /// `layers`: this model's range of Transformer::layers(), at least one layer. No other ShardedModel may have layers
   /// of `model` that use the same parameters. Collective as Fsdp's constructor is. Throws std::invalid_argument when
   /// `units` divides units of several blocks into sublayers, and for a trained embedding with an adapter whose weight
   /// the head of another model shares.
-  ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units, FsdpOptions options);
+  ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units, ModelFsdp options);
 
   /// Lets forwards that record keep the activations of blocks in host memory. `device`: see ActivationOffload. Call it
   /// once, before the first forward.
@@ -46,6 +48,8 @@ class ShardedModel {
   Transformer& model() { return *model_; }
   Fsdp& fsdp() { return *fsdp_; }
   const Fsdp& fsdp() const { return *fsdp_; }
+  /// Returns the Fsdp of the experts that are cut over ep; null when these layers have none.
+  Fsdp* experts() const { return experts_.get(); }
   /// Returns null when activations stay on the device.
   const ActivationOffload* activation_offload() const { return offload_ ? &*offload_ : nullptr; }
 
@@ -59,6 +63,8 @@ class ShardedModel {
   };
 
   std::vector<UnitSpec> make_units(Range range, const UnitOptions& options);
+  /// Puts the experts of each block into a unit, within which the block uses them.
+  void make_experts(const std::optional<FsdpOptions>& options);
   at::Tensor run(const Run& run, const at::Tensor& x, const ForwardPass& pass);
   at::Tensor run_layers(const Run& run, const at::Tensor& x, const ForwardPass& pass);
   /// Returns part(), the forward of `layer` or of one of its sublayers, which offloads what a block saves.
@@ -69,7 +75,7 @@ class ShardedModel {
   std::shared_ptr<Transformer> model_;
   const Parameter* shared_ = nullptr;
   std::vector<Run> runs_;  // in the order of the forward
-  std::unique_ptr<Fsdp> fsdp_;
+  std::unique_ptr<Fsdp> fsdp_, experts_;
   std::optional<ActivationOffload> offload_;
 };
 

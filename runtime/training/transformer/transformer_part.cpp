@@ -7,9 +7,11 @@
 
 namespace meshtrain {
 
-TransformerPart::TransformerPart(std::unique_ptr<ShardedModel> model, ReplicaMap replicas,
+TransformerPart::TransformerPart(std::unique_ptr<ShardedModel> model, const ModelReplicas& replicas,
                                  std::shared_ptr<const Sequences> sequences)
-    : model_(std::move(model)), groups_({{&model_->fsdp(), std::move(replicas)}}), sequences_(std::move(sequences)) {}
+    : model_(std::move(model)), groups_({{&model_->fsdp(), replicas.dense}}), sequences_(std::move(sequences)) {
+  if (model_->experts() != nullptr) groups_.push_back({model_->experts(), replicas.experts.value()});
+}
 
 at::Tensor TransformerPart::forward(const at::Tensor& input, const MicroBatch& micro_batch) {
   const at::Device device = device_of(groups_);
@@ -25,7 +27,8 @@ at::Tensor TransformerPart::make_input(const MicroBatch& micro_batch) const {
 
 std::vector<std::shared_ptr<TransformerPart>> make_transformer(const TransformerOptions& options,
                                                                const DeviceMesh& mesh, at::Device device,
-                                                               const ReplicaMap& replicas, const WriteParameter& write,
+                                                               const ModelReplicas& replicas,
+                                                               const WriteParameter& write,
                                                                const std::vector<Range>& stages) {
   std::vector<std::unique_ptr<ShardedModel>> models =
       parallelize(options, fsdp_options(options, replicas), mesh, device, write, stages);

@@ -12,8 +12,9 @@ namespace meshtrain {
 /// Consecutive layers of a Transformer as a part of a model.
 class TransformerPart final : public ModelPart {
  public:
-  /// `replicas`: the map of the model's Fsdp. `sequences`: makes the Sequence of each micro-batch.
-  TransformerPart(std::unique_ptr<ShardedModel> model, ReplicaMap replicas, std::shared_ptr<const Sequences> sequences);
+  /// `replicas`: the maps of the model's Fsdps. `sequences`: makes the Sequence of each micro-batch.
+  TransformerPart(std::unique_ptr<ShardedModel> model, const ModelReplicas& replicas,
+                  std::shared_ptr<const Sequences> sequences);
 
   at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override;
   at::Tensor make_input(const MicroBatch& micro_batch) const override;
@@ -33,7 +34,8 @@ class TransformerPart final : public ModelPart {
 /// of map_replicas(). Every rank of `mesh` must call it.
 std::vector<std::shared_ptr<TransformerPart>> make_transformer(const TransformerOptions& options,
                                                                const DeviceMesh& mesh, at::Device device,
-                                                               const ReplicaMap& replicas, const WriteParameter& write,
+                                                               const ModelReplicas& replicas,
+                                                               const WriteParameter& write,
                                                                const std::vector<Range>& stages = {});
 
 }  // namespace meshtrain

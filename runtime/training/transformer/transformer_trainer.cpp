@@ -37,7 +37,7 @@ Transformer& model_of(const Parts& parts) {
 
 /// Makes the parts of the model that this rank computes. Throws InputError when every parameter is frozen.
 Parts make_parts(const TrainingOptions& options, const PipelineMesh& mesh, at::Device device,
-                 const ReplicaMap& replicas, bool resumes) {
+                 const ModelReplicas& replicas, bool resumes) {
   const std::vector<Range> stages = own_layers(options.pipeline, mesh.complete());
   Parts parts = make_transformer(options, mesh.stage(), device, replicas, first_values(options, resumes), stages);
   const auto is_trained = [](const Parameter* parameter) { return parameter->tensor.requires_grad(); };
@@ -67,7 +67,7 @@ Pipeline pipeline_of(const TrainingOptions& options, const PipelineMesh& mesh, c
 }  // namespace
 
 TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh,
-                                       at::Device device, const ReplicaMap& replicas, bool resumes)
+                                       at::Device device, const ModelReplicas& replicas, bool resumes)
     : TransformerTrainer(options, mesh, make_parts(options, *mesh, device, replicas, resumes)) {}
 
 TransformerTrainer::TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device,

@@ -19,7 +19,7 @@ class TransformerTrainer : public Trainer {
   /// resume(); reads only weights that are not in them. Throws InputError. Collective at the beginning, where ranks of
   /// a host set up shared memory (Fsdp), before an error on one rank alone is possible.
   TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh, at::Device device,
-                     const ReplicaMap& replicas, bool resumes = false);
+                     const ModelReplicas& replicas, bool resumes = false);
   /// Makes the mesh of pipelines and the map of replicas itself, which is collective.
   TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device, bool resumes = false);
 

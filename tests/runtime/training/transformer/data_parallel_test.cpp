@@ -35,7 +35,7 @@ std::vector<int64_t> sharers(int rank, int64_t tp, const std::vector<int>& hosts
   const ShardingChoice sharding{ShardingMode::FullShard, {"dp"}, size / tp, /*hybrid=*/true, shard_size};
   const DeviceMesh mesh(MeshLayout({{"dp", size / tp}, {"cp", 1}, {"tp", tp}}),
                         Group(std::make_shared<OnHosts>(rank, hosts), "world", everyone, ""));
-  return map_replicas(sharding, mesh).shards().ranks();
+  return map_replicas(sharding, mesh).dense.shards().ranks();
 }
 
 std::string refusal(int rank, int64_t tp, const std::vector<int>& hosts) {
