@@ -31,6 +31,7 @@ struct MeshChoice {
   std::vector<std::string> order = {"dp", "cp", "tp"};
   std::string unit = "block";
   int64_t pp = 1;
+  int64_t ep = 1;  ///< of a model with experts
 
   int64_t size() const { return pp * dp * tp * cp; }
 };
@@ -57,10 +58,24 @@ const std::vector<MeshChoice> kChoices = {
     {2, 2, 1, "shard_grad_op+", {"dp", "pp", "cp", "tp"}, "sublayer", 2},
 };
 
+/// The meshes of a model with experts.
+const std::vector<MeshChoice> kExpertChoices = {
+    {1, 1, 1, "no_shard"},
+    {2, 1, 1, "full_shard", {"dp", "cp", "tp"}, "block", 1, 2},
+    {1, 2, 1, "no_shard", {"dp", "cp", "tp"}, "block", 1, 2},
+    {2, 1, 1, "full_shard"},
+    {4, 1, 1, "full_shard", {"dp", "cp", "tp"}, "block", 1, 2},
+    {2, 2, 1, "hybrid_shard", {"tp", "dp", "cp"}, "sublayer", 1, 4},
+    {2, 1, 1, "shard_grad_op", {"dp", "cp", "tp"}, "block", 2, 2},
+    {2, 2, 2, "full_shard", {"dp", "cp", "tp"}, "block", 1, 8},
+    {2, 2, 1, "shard_optimizer", {"dp", "pp", "cp", "tp"}, "block", 2, 4},
+    {8, 1, 1, "shard_grad_op", {"dp", "cp", "tp"}, "block", 1, 4},
+};
+
 /// Returns the choices with as many ranks as the world has, and with fewer.
-std::vector<MeshChoice> choices(const std::vector<int64_t>& sizes) {
+std::vector<MeshChoice> choices(const std::vector<int64_t>& sizes, const std::vector<MeshChoice>& all = kChoices) {
   std::vector<MeshChoice> fitting;
-  for (const MeshChoice& choice : kChoices) {
+  for (const MeshChoice& choice : all) {
     if (std::find(sizes.begin(), sizes.end(), choice.size()) != sizes.end()) fitting.push_back(choice);
   }
   return fitting;
@@ -70,23 +85,23 @@ std::vector<MeshChoice> choices(const std::vector<int64_t>& sizes) {
 struct Kind {
   std::string precision, optimizer, frozen;
   bool tied, rounds_stochastically = false, fp32_state = false;
-  std::string adapter = "none";
+  std::string adapter = "none", family = "qwen3";
 
   std::string name() const {
-    return precision + " " + optimizer + (frozen == "none" ? "" : " frozen " + frozen) + (tied ? " tied" : "") +
-           (rounds_stochastically ? " rounded by chance" : "") + (fp32_state ? " fp32 state" : "") +
-           (adapter == "none" ? "" : " adapters " + adapter);
+    return family + " " + precision + " " + optimizer + (frozen == "none" ? "" : " frozen " + frozen) +
+           (tied ? " tied" : "") + (rounds_stochastically ? " rounded by chance" : "") +
+           (fp32_state ? " fp32 state" : "") + (adapter == "none" ? "" : " adapters " + adapter);
   }
 };
 
 Recipe recipe_on(const MeshChoice& choice, const Kind& kind, const std::filesystem::path& folder) {
-  const Variant variant{"qwen3",          kind.tied,      "mha",       "none", "one",
+  const Variant variant{kind.family,      kind.tied,      "mha",       "none", "one",
                         kind.precision,   kind.optimizer, kind.frozen,
                         /*groups=*/false, kind.adapter};
   const bool alone = choice.size() == 1;
   const Cell cell{variant,      choice.dp,     choice.tp, choice.cp,       choice.cp > 1 ? "ring" : "none",
                   "contiguous", choice.tp > 1, 1,         choice.sharding, "none",
-                  choice.unit,  choice.pp};
+                  choice.unit,  choice.pp,     "1f1b",    choice.ep};
   Recipe recipe = recipe_of(cell, alone, folder);
   recipe.parallel.order = complete_order(choice.order);
   recipe.train.stochastic_rounding = kind.rounds_stochastically;
@@ -156,6 +171,16 @@ TEST(MeshChange, EveryMeshReadsEveryOtherToTheBit) {
   }
 }
 
+TEST(MeshChange, OfExpertsThatAreCutOverAnyRanks) {
+  std::vector<int64_t> sizes = {1, world().size()};
+  if (world().size() == 4) sizes.push_back(2);
+  const std::vector<MeshChoice> all = choices(sizes, kExpertChoices);
+  every_mesh_reads_every_other({"fp32", "adamw", "none", false, false, false, "none", "qwen2_moe"}, all);
+  if (world().size() <= 2) {
+    every_mesh_reads_every_other({"bf16_mixed", "muon", "bottom", false, false, false, "none", "mixtral"}, all);
+  }
+}
+
 constexpr int64_t kSteps = 20, kSaved = 7;
 
 /// Saves after some steps; another training continues from there and must equal one that was never interrupted.
@@ -187,6 +212,12 @@ TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
   for (const MeshChoice& choice : choices({world().size()})) {
     goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
     if (world().size() <= 2) goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
+  }
+}
+
+TEST(MeshChange, OnTheSameMeshLossesOfExpertsAreThoseOfOneRunToTheBit) {
+  for (const MeshChoice& choice : choices({world().size()}, kExpertChoices)) {
+    goes_on_as_if_nothing_was(choice, {"fp64", "adamw", "none", false, false, false, "none", "qwen3_moe"});
   }
 }
 

@@ -193,6 +193,10 @@ void add_pipeline_cells(int64_t pp, int64_t dp, int64_t tp, int64_t cp, Draw& dr
   }
 }
 
+int64_t num_experts_of(const std::string& family) {
+  return family == "olmoe" ? 5 : family == "granitemoe" ? 6 : 8;
+}
+
 bool is_mixture(const std::string& family) {
   return std::ranges::find(kMixtures, family) != kMixtures.end();
 }
@@ -204,6 +208,12 @@ void give_experts(std::vector<Cell>& cells) {
   for (Cell& cell : cells) {
     if (cell.variant.precision != "fp64" || number++ % 3 != 0) continue;
     cell.variant.family = kMixtures[number / 3 % kMixtures.size()];
+    std::vector<int64_t> fitting;
+    for (int64_t ep = 1; ep <= num_experts_of(cell.variant.family); ++ep) {
+      const bool divides = cell.dp * cell.tp * cell.cp % ep == 0 && num_experts_of(cell.variant.family) % ep == 0;
+      if (divides) fitting.push_back(ep);
+    }
+    cell.ep = fitting[number / 3 % fitting.size()];
   }
 }
 
@@ -273,7 +283,7 @@ std::vector<T> alternating(const T& even, const T& odd, int64_t count) {
 void choose_experts(ModelShape& shape) {
   const FamilyExperts& family = family_of(shape).experts;
   ExpertsShape& experts = shape.experts;
-  experts.num_experts = 5;
+  experts.num_experts = num_experts_of(shape.family);
   experts.num_experts_per_tok = 2;
   experts.norm_topk_prob = family.normalises || shape.family == "qwen3_moe";
   if (family.chooses_size) experts.moe_intermediate_size = 24;
@@ -337,7 +347,8 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
           cell.variant.groups ? "groups" : "-",
           cell.variant.adapter == "none" ? "-" : "adapters-" + cell.variant.adapter,
-          cell.schedule == "1f1b" ? "-" : cell.schedule};
+          cell.schedule == "1f1b" ? "-" : cell.schedule,
+          cell.ep == 1 ? "-" : "ep=" + std::to_string(cell.ep)};
 }
 
 std::vector<std::string> pipeline_factors_of(const Cell& cell) {
@@ -419,7 +430,9 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   }
 
   const int64_t dp = alone ? 1 : cell.dp;
-  if (!alone) recipe.parallel.mesh = {{"pp", cell.pp}, {"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};
+  if (!alone) {
+    recipe.parallel.mesh = {{"pp", cell.pp}, {"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}, {"ep", cell.ep}};
+  }
   if (!alone && cell.pp > 1) recipe.parallel.pipeline = {cell.schedule, cell.schedule == "interleaved" ? 2 : 1, {}};
   recipe.parallel.sequence_parallel = cell.sequence_parallel && !alone ? "on" : "off";
   if (!alone && cell.cp > 1) recipe.parallel.context = {cell.algorithm, cell.layout};

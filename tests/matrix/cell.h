@@ -43,6 +43,7 @@ struct Cell {
   std::string unit = "block";     ///< of fsdp: block or sublayer
   int64_t pp = 1;                 ///< ranks of a pipeline
   std::string schedule = "1f1b";  ///< of the pipeline: 1f1b, interleaved with two stages on each rank, or zb_h1
+  int64_t ep = 1;                 ///< ranks over which experts are cut
 
   /// Describes the cell for messages and the list of a run: "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa
   /// uneven packed fp64 sgd".
@@ -61,7 +62,8 @@ std::vector<std::string> pipeline_factors_of(const Cell& cell);
 ///   with cp >= 2, tp and dp <= 2: mesh x algorithm x layout x packed or not x sequence parallel x mha, few x
 ///   precision;
 ///   with dp x cp >= 2: mesh x sharding x accumulation x tied x precision.
-/// Every third cell in fp64 has a family with experts. Precision is fp64, fp32 and, in the last two, once and twice one
+/// Every third cell in fp64 has a family with experts, cut over each ep that divides them and the ranks of a stage in
+/// turns. Precision is fp64, fp32 and, in the last two, once and twice one
 /// drawn of bf16, bf16_mixed and fp16_mixed.
 std::vector<Cell> all_cells(int64_t num_ranks);
 

@@ -11,9 +11,10 @@
 namespace meshtrain::testing {
 
 DeviceMesh mesh_of(const Cell& cell) {
-  return DeviceMesh(MeshLayout::fit({{"pp", cell.pp}, {"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}},
-                                    training_axes(), world().size()),
-                    world());
+  return DeviceMesh(
+      MeshLayout::fit({{"pp", cell.pp}, {"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}, {"ep", cell.ep}},
+                      training_axes(), world().size()),
+      world());
 }
 
 DeviceMesh one_rank_mesh() {

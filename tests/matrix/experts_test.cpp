@@ -15,7 +15,7 @@ Variant mixture_of(const char* family, const char* documents, const char* optimi
   return {family, std::string(family) == "qwen2_moe", "mha", "uneven", documents, "fp64", optimizer};
 }
 
-/// Returns meshes of all ranks along each axis.
+/// Returns meshes of all ranks along each axis, with all experts on each rank or cut over ep.
 std::vector<Cell> mixture_cells(const char* family) {
   const int64_t n = world().size();
   const Variant packed = mixture_of(family, "packed", "sgd"), one = mixture_of(family, "one", "muon");
@@ -30,6 +30,16 @@ std::vector<Cell> mixture_cells(const char* family) {
   pipeline.variant.layers = std::max<int64_t>(n, 2);
   pipeline.pp = n;
   if (n > 1) all.push_back(pipeline);
+  if (n == 1) return all;
+  const int64_t most = std::string(family) == "olmoe" ? 1 : std::string(family) == "granitemoe" ? 2 : n;
+  for (const size_t cut : {1, 2, 4, 5}) all[cut].ep = most;
+  if (n == 4) {
+    all.back().ep = 1;
+    all[6].ep = std::min<int64_t>(most, 2);
+    Cell both = pipeline;
+    both.pp = 2, both.dp = 2, both.ep = std::min<int64_t>(most, 2), both.schedule = "zb_h1";
+    all.push_back(both);
+  }
   return all;
 }
 

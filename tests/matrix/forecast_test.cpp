@@ -63,6 +63,19 @@ std::vector<Cell> cells_to_count() {
   return pairwise_cover(all_cells(world().size()), seed ? std::strtoull(seed, nullptr, 10) : 0);
 }
 
+/// Expects that the forecast has the memory of `counted`, but for exchange, and its traffic.
+void expect_forecast(const StepForecast& step, const StepCounts& counted, const std::string& cell) {
+  for (const auto& [key, traffic] : step.traffic) {
+    EXPECT_TRUE(counted.traffic.contains(key)) << cell << " " << key.group << " " << key.purpose;
+  }
+  for (const auto& [key, traffic] : counted.traffic) {
+    const auto found = step.traffic.find(key);
+    ASSERT_NE(found, step.traffic.end()) << cell << " " << key.group << " " << key.purpose;
+    EXPECT_EQ(found->second.calls, traffic.calls) << cell << " " << key.group << " " << key.purpose;
+    EXPECT_EQ(found->second.sent_bytes, traffic.sent_bytes) << cell << " " << key.group << " " << key.purpose;
+  }
+}
+
 TEST(Forecast, IsWhatAStepHoldsAndSends) {
   constexpr double kTolerance = 0.01;
   constexpr int64_t kInFlight = 16 << 10;  // tensors of collectives that ended before the rank waited for them
@@ -74,7 +87,8 @@ TEST(Forecast, IsWhatAStepHoldsAndSends) {
   std::string worst_cell;
   int num_cells = 0, num_exact = 0;
   for (const Cell& cell : cells_to_count()) {
-    if (cell.variant.documents != "one") continue;  // a forecast is of one document
+    // A forecast is of one document, and of experts with equal numbers of rows, which decide what ranks of ep hold.
+    if (cell.variant.documents != "one" || cell.ep > 1) continue;
     const Recipe recipe = recipe_of(cell, false, folder.path());
     const DeviceMesh mesh = mesh_of(cell);
     const StepCounts counted = count_step(recipe, mesh, cell.accumulation);
@@ -93,22 +107,43 @@ TEST(Forecast, IsWhatAStepHoldsAndSends) {
     if (std::abs(error) >= std::abs(worst)) worst = error, worst_cell = cell.describe();
     ++num_cells;
     num_exact += std::abs(forecast - counted.memory) <= 64;
-    for (const auto& [key, traffic] : step.traffic) {
-      EXPECT_TRUE(counted.traffic.contains(key)) << cell.describe() << " " << key.group << " " << key.purpose;
-    }
-    for (const auto& [key, traffic] : counted.traffic) {
-      const auto found = step.traffic.find(key);
-      ASSERT_NE(found, step.traffic.end()) << cell.describe() << " " << key.group << " " << key.purpose;
-      EXPECT_EQ(found->second.calls, traffic.calls) << cell.describe() << " " << key.group << " " << key.purpose;
-      EXPECT_EQ(found->second.sent_bytes, traffic.sent_bytes)
-          << cell.describe() << " " << key.group << " " << key.purpose;
-    }
+    expect_forecast(step, counted, cell.describe());
   }
   if (world().rank() == 0) {
     std::printf("  memory of %d cells: %d within 64 bytes, worst %+.3f %%: %s\n", num_cells, num_exact, 100 * worst,
                 worst_cell.c_str());
   }
   EXPECT_GT(num_cells, 5);
+}
+
+// Every token has all experts, so that each has as many rows as forecasts take.
+TEST(Forecast, IsWhatAStepOfExpertsHoldsAndSends) {
+  const int64_t n = world().size();
+  if (n == 1) GTEST_SKIP() << "one rank has nobody to send rows to";
+  const ScratchFolder folder;
+  write_tokens(folder.path());
+  const Variant variant{"qwen2_moe", false, "mha", "none", "one", "fp64", "adamw"};
+  std::vector<Cell> cells = {
+      {variant, n, 1, 1, "none", "contiguous", false, 1, "full_shard", "none"},
+      {variant, n, 1, 1, "none", "contiguous", false, 2, "shard_grad_op", "full"},
+      {variant, 1, n, 1, "none", "contiguous", true, 1, "no_shard", "selective"},
+      {variant, 1, n, 1, "none", "contiguous", false, 1, "no_shard", "none"},
+      {variant, n / 2, 1, 2, "all_gather", "contiguous", false, 1, "full_shard", "none", "sublayer"}};
+  for (Cell& cell : cells) cell.ep = n;
+  if (n > 2) cells[0].ep = cells[4].ep = 2;
+  for (const Cell& cell : cells) {
+    Recipe recipe = recipe_of(cell, false, folder.path());
+    recipe.model.shape.experts.num_experts_per_tok = recipe.model.shape.experts.num_experts;
+    const DeviceMesh mesh = mesh_of(cell);
+    const StepCounts counted = count_step(recipe, mesh, cell.accumulation);
+    const Decisions decisions = resolve(recipe, mesh.layout());
+    const StepForecast step = simulate(decisions, {n, false}, world().rank(), {cell.accumulation}).front();
+    const int64_t forecast = step.memory().total() - step.memory().exchange;
+    EXPECT_NEAR(static_cast<double>(forecast), static_cast<double>(counted.memory),
+                0.01 * static_cast<double>(forecast))
+        << cell.describe();
+    expect_forecast(step, counted, cell.describe());
+  }
 }
 
 /// A pipeline of the recipe's layers.

@@ -33,7 +33,7 @@ struct Steps {
 
 /// Makes two steps of three micro-batches with a Transformer whose parts begin with the layers `cuts`.
 Steps steps_of(const TrainingOptions& options, const DeviceMesh& mesh, const std::vector<int64_t>& cuts) {
-  const ReplicaMap replicas = map_replicas(options.sharding, mesh);
+  const ModelReplicas replicas = map_replicas(options.sharding, mesh);
   const auto parts = make_transformer(
       options, mesh, at::kCPU, replicas, [&](const Parameter& parameter) { initialize(parameter, options.seed); },
       stages_from(cuts, options.shape.num_hidden_layers + 2));
