@@ -185,7 +185,6 @@ int64_t MeshLayout::rank_of_stage(int64_t rank) const {
 }
 
 int64_t MeshLayout::size(const std::string& axis) const {
-  if (axis == kExpertAxis && ep_ > 1) return ep_;
   const size_t i = index(axis);
   return i < axes_.size() ? axes_[i].size : 1;
 }
@@ -204,7 +203,6 @@ std::vector<int64_t> MeshLayout::coordinate(int64_t rank) const {
 }
 
 int64_t MeshLayout::coordinate(int64_t rank, const std::string& axis) const {
-  if (axis == kExpertAxis && ep_ > 1) return rank_of_stage(rank) % ep_;
   const size_t i = index(axis);
   return i < axes_.size() ? coordinate(rank)[i] : 0;
 }
@@ -226,10 +224,6 @@ int64_t MeshLayout::rank(const std::vector<int64_t>& coordinate) const {
 }
 
 std::vector<int64_t> MeshLayout::group(const std::vector<std::string>& axes, int64_t rank) const {
-  if (ep_ > 1 && std::ranges::find(axes, kExpertAxis) != axes.end()) {
-    if (axes.size() > 1) throw std::invalid_argument("ep is an axis of experts(), not beside those of " + describe());
-    return ranks_of_experts(rank);
-  }
   std::vector<bool> varies(axes_.size(), false);
   for (const std::string& axis : axes) {
     if (const size_t i = index(axis); i < axes_.size()) varies[i] = true;
@@ -252,23 +246,13 @@ std::vector<int64_t> MeshLayout::group(const std::vector<std::string>& axes, int
   return ranks;
 }
 
-std::vector<int64_t> MeshLayout::ranks_of_experts(int64_t rank) const {
-  std::vector<std::string> others;
-  for (const Axis& axis : axes_) {
-    if (axis.name != kPipelineAxis) others.push_back(axis.name);
-  }
-  const std::vector<int64_t> stage = group(others, rank);
-  const auto first = stage.begin() + rank_of_stage(rank) / ep_ * ep_;
-  return {first, first + ep_};
-}
-
 std::string MeshLayout::describe(int64_t rank) const {
   const std::vector<int64_t> at = coordinate(rank);
   std::string text;
   for (size_t i = 0; i < axes_.size(); ++i) {
     text += (i == 0 ? "" : " ") + axes_[i].name + "=" + std::to_string(at[i]);
   }
-  if (ep_ > 1) text += " ep=" + std::to_string(coordinate(rank, kExpertAxis));
+  if (ep_ > 1) text += " ep=" + std::to_string(rank_of_stage(rank) % ep_);
   return text;
 }
 
@@ -284,7 +268,7 @@ size_t MeshLayout::index(const std::string& axis) const {
     if (axes_[i].name == axis) return i;
   }
   const std::vector<std::string> training = training_axes();
-  if (std::ranges::find(training, axis) != training.end() || axis == kExpertAxis) return axes_.size();
+  if (std::ranges::find(training, axis) != training.end()) return axes_.size();
   throw InputError("mesh " + describe() + " has no axis '" + axis + "'");
 }
 

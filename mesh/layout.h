@@ -55,8 +55,8 @@ class MeshLayout {
 
   const std::vector<Axis>& axes() const { return axes_; }
   int64_t size() const { return size_; }
-  /// Returns the size of an axis, or of ep; 1 for a training axis that the mesh lacks, along which each rank has
-  /// coordinate 0. Throws InputError for any other name that the mesh does not have.
+  /// Returns the size of an axis; 1 for a training axis that the mesh lacks, along which each rank has coordinate 0.
+  /// Throws InputError for any other name that the mesh does not have.
   int64_t size(const std::string& axis) const;
   /// Returns the ranks over which the experts of a layer are cut.
   int64_t ep() const { return ep_; }
@@ -70,8 +70,7 @@ class MeshLayout {
   int64_t coordinate(int64_t rank, const std::string& axis) const;
   int64_t rank(const std::vector<int64_t>& coordinate) const;
 
-  /// Returns the ranks that differ from `rank` along these axes only, `rank` among them, ascending in mesh order: axes
-  /// of the mesh, or ep alone.
+  /// Returns the ranks that differ from `rank` along these axes only, `rank` among them, ascending in mesh order.
   std::vector<int64_t> group(const std::vector<std::string>& axes, int64_t rank) const;
 
   /// Returns the coordinate of `rank` for messages: "dp=0 tp=1 cp=0".
@@ -85,8 +84,6 @@ class MeshLayout {
 
   /// Returns the position of `rank` among the ranks of its stage.
   int64_t rank_of_stage(int64_t rank) const;
-  /// Returns the ranks along ep.
-  std::vector<int64_t> ranks_of_experts(int64_t rank) const;
 
   std::vector<Axis> axes_;
   int64_t size_ = 1, ep_ = 1;

@@ -158,6 +158,33 @@ TEST(DeviceMesh, PartsAreMeshesOfTheRanksAlongTheirAxes) {
   EXPECT_EQ(&stage.traffic(), &mesh.traffic());
 }
 
+TEST(DeviceMesh, ExpertsSeeTheRanksOfAStageAsAMeshOfTheirOwn) {
+  const int64_t n = world().size();
+  for (int64_t pp = 1; pp <= std::min<int64_t>(n, 2); ++pp) {
+    for (int64_t ep = 1; ep <= n / pp; ++ep) {
+      if (n / pp % ep != 0) continue;
+      const DeviceMesh complete(MeshLayout::fit({{"pp", pp}, {"dp", n / pp}, {"ep", ep}}, training_axes(), n), world());
+      const DeviceMesh stage = complete.part({"dp", "cp", "tp"}), experts = stage.experts();
+      EXPECT_EQ(stage.layout().ep(), ep);
+      EXPECT_EQ(experts.size("edp") * experts.size("ep") * pp, n);
+      EXPECT_EQ(experts.rank(), stage.rank());
+      const Group& group = experts.group("ep");
+      for (int64_t i = 0; ep > 1 && i < ep; ++i) {  // neighbours
+        EXPECT_EQ(group.ranks()[static_cast<size_t>(i)],
+                  stage.world().ranks()[static_cast<size_t>(stage.rank() / ep * ep + i)]);
+      }
+      complete.traffic().clear();
+      at::Tensor sum = at::ones({1}, at::kLong);
+      group.all_reduce(sum).wait();
+      EXPECT_EQ(sum.item<int64_t>(), ep);
+      EXPECT_EQ(complete.traffic().total("ep").calls, ep > 1 ? 1 : 0);
+      EXPECT_TRUE(group.coordinate_text().ends_with(ep > 1 ? "ep=" + std::to_string(group.rank()) + ")" : ")"));
+      if (pp == 1) continue;
+      EXPECT_THROW(complete.experts(), std::invalid_argument);
+    }
+  }
+}
+
 TEST(DeviceMesh, OfTheWrongSizeIsRefused) {
   try {
     const DeviceMesh mesh(MeshLayout({{"dp", world().size() + 1}}), world());

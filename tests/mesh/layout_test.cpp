@@ -91,6 +91,32 @@ TEST(MeshLayout, HasAPipelineWhereItIsLongerThanOneRank) {
   EXPECT_EQ(MeshLayout::fit({{"pp", 0}, {"dp", 2}}, training_axes(), 8).describe(), "pp=4,dp=2,cp=1,tp=1");
 }
 
+TEST(MeshLayout, SeesTheRanksOfAStageAsExpertsDo) {
+  const MeshLayout layout =
+      MeshLayout::fit({{"pp", 2}, {"dp", 2}, {"tp", 2}, {"cp", 2}, {"ep", 4}}, {"dp", "pp", "cp", "tp"}, 16);
+  EXPECT_EQ(layout.describe(), "dp=2,pp=2,cp=2,tp=2,ep=4");
+  EXPECT_EQ(layout.experts().describe(), "edp=2,ep=4");
+  EXPECT_EQ(layout.ep(), 4);
+  EXPECT_THROW(layout.size("ep"), InputError) << "it is no axis of these ranks";
+  EXPECT_EQ(layout.sizes(), (std::map<std::string, int64_t>{{"pp", 2}, {"dp", 2}, {"tp", 2}, {"cp", 2}, {"ep", 4}}));
+  // The ranks of stage 1 are 4 to 7 and 12 to 15; ep takes tp and cp.
+  EXPECT_EQ(layout.describe(14), "dp=1 pp=1 cp=1 tp=0 ep=2");
+  EXPECT_EQ(layout.describe(7), "dp=0 pp=1 cp=1 tp=1 ep=3");
+  EXPECT_EQ(MeshLayout({{"dp", 4}}).ep(), 1);
+}
+
+TEST(MeshLayout, ExpertsAreNoFactorOfTheRanks) {
+  EXPECT_EQ(MeshLayout::fit({{"dp", 2}, {"tp", 2}, {"ep", MeshLayout::kAuto}}, kOrder, 4).ep(), 2);
+  EXPECT_EQ(MeshLayout::fit({{"dp", MeshLayout::kAuto}, {"ep", 8}}, kOrder, 8).describe(), "dp=8,tp=1,cp=1,ep=8");
+  EXPECT_EQ(
+      fit_refusal({{"dp", 6}, {"ep", 4}}, 6),
+      "mesh dp=6 x tp=1 x cp=1: ep=4 does not divide its 6 ranks, dp x cp x tp: experts are cut over a divisor of "
+      "these");
+  EXPECT_EQ(ranks_of({{"dp", 2}, {"tp", 3}, {"ep", 6}, {"cp", MeshLayout::kAuto}}), 6);
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(ranks_of({{"dp", most}, {"tp", most}}), most);
+}
+
 TEST(MeshLayout, RefusesAxesThatMakeNoSense) {
   EXPECT_EQ(message<InputError>([] { MeshLayout({{"dp", 0}}); }), "mesh dp=auto: axis dp needs at least 1 rank");
   EXPECT_EQ(message<InputError>([] { MeshLayout({{"dp", -2}}); }), "mesh dp=-2: axis dp needs at least 1 rank");

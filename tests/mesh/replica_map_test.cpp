@@ -196,6 +196,23 @@ TEST(ReplicaMap, AxesHaveTheRolesThatTheyAreGiven) {
   }
 }
 
+TEST(ReplicaMap, OfARanksOwnPartHasTheRanksThatHoldIt) {
+  for_each_division([](const MeshLayout& layout, const Division& division) {
+    for (int64_t rank = 0; rank < kRanks; rank += 7) {
+      const ReplicaMap map(dry_mesh(layout, rank), division.axes, division.num_shards), own = map.own_part();
+      ASSERT_EQ(own.size(), map.tokens().size());
+      ASSERT_EQ(own.num_tp(), 1);
+      ASSERT_EQ(own.world().ranks(), map.tokens().ranks());
+      ASSERT_EQ(own.part(), (ReplicaMap::Part{0, map.part().shard, map.part().replica}));
+      for (int64_t other = 0; other < own.size(); ++other) {
+        ReplicaMap::Part part = map.part_of(own.world().ranks()[static_cast<size_t>(other)]);
+        part.tp = 0;
+        ASSERT_EQ(own.part_of(other), part) << describe(layout, division) << ", rank " << rank;
+      }
+    }
+  });
+}
+
 TEST(ReplicaMap, RefusesAxesWithoutTheRoleOfTokens) {
   const MeshLayout layout({{"edp", 1}, {"dp", 2}, {"cp", 2}, {"tp", 3}});
   EXPECT_THROW(ReplicaMap(layout, 0, {"edp"}, 2), std::invalid_argument);

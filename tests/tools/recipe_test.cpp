@@ -30,7 +30,7 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--explain", "warmup_ratio"})),
             "--explain warmup_ratio: unknown key; here it is a number of steps, schedule.warmup_steps");
   for (const auto& [word, here] : std::vector<std::pair<std::string, std::string>>{
-           {"ep", "there is no axis of experts: each rank has all experts of its layers"},
+           {"ep", "experts are cut over parallel.mesh.ep, which takes the innermost axes of parallel.order first"},
            {"dpo",
             "there is no loss of preferences or rewards: training minimises the loss of the next token, also of "
             "conversations (docs/data.md)"}}) {

@@ -49,6 +49,9 @@ const std::map<std::string, Words> kWords = {
     {"parallel.mesh.pp",
      {"pipeline_parallel_degree", "pipeline_model_parallel_size", "pipeline_parallel_size", "pp_degree", "pp_size",
       "pp", "parallel.pp", "pipeline_parallel", "megatron_lm_pp_degree"}},
+    {"parallel.mesh.ep",
+     {"expert_parallel_degree", "expert_model_parallel_size", "expert_parallel_size", "parallel.ep", "ep_size",
+      "ep_degree"}},
     {"parallel.pipeline", {"pipeline"}},
     {"parallel.pipeline.schedule", {"pipeline_parallel_schedule", "pp_schedule", "pp_engine"}},
     {"parallel.pipeline.stages_per_rank",
@@ -233,6 +236,7 @@ const std::map<std::string, Words> kValues = {
     {"tp", {"parallel.mesh=tensor", "parallel.mesh=model"}},
     {"cp", {"parallel.mesh=context", "parallel.mesh=sp"}},
     {"pp", {"parallel.mesh=pipe", "parallel.mesh=pipeline"}},
+    {"ep", {"parallel.mesh=expert", "parallel.mesh=experts"}},
 };
 
 /// The options of meshtrain train, with the words that other systems use for each.
@@ -308,9 +312,9 @@ const std::vector<std::pair<std::string, Words>> kSentences = {
      {"dpo", "kto", "orpo", "simpo", "ppo", "grpo", "rlhf", "reward_model", "rl", "dpo_beta", "loss_type"}},
     {"there is no teacher: training minimises the loss of the next token",
      {"distillation", "distill", "teacher_model", "kd_loss"}},
-    {"there is no axis of experts: each rank has all experts of its layers",
-     {"ep", "etp", "expert_parallel_degree", "expert_model_parallel_size", "expert_tensor_parallel_size",
-      "expert_parallel_size", "parallel.mesh.ep", "parallel.ep", "ep_size"}},
+    {"experts are cut over parallel.mesh.ep, which takes the innermost axes of parallel.order first", {"ep"}},
+    {"an expert is on one rank: tp does not cut it, ep of parallel.mesh takes its ranks instead",
+     {"etp", "expert_tensor_parallel_size", "expert_tensor_parallel_degree"}},
     {"the mixtures of experts are in docs/models.md: mixtral, qwen2_moe, qwen3_moe and others",
      {"moe", "family=deepseek_v3", "family=llama4", "family=gpt_oss"}},
     {"experts need no option: each computes the tokens that have it", {"moe_grouped_gemm"}},

@@ -73,14 +73,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"parallel: {order: [dp, dp]}\n",
                 ":16:19: parallel.order: [dp, dp] names dp more than once: name each axis once"},
         BadLine{"parallel: {order: [dp, tp, ep]}\n",
-                ":16:28: parallel.order: \"ep\" is not one of dp, tp, cp, pp; here there is no axis of experts: each "
-                "rank has all experts of its layers"},
+                ":16:28: parallel.order: \"ep\" is not one of dp, tp, cp, pp; here experts are cut over "
+                "parallel.mesh.ep, which takes the innermost axes of parallel.order first"},
         BadLine{"parallel: {mesh: {dp: 0}}\n", ":16:23: parallel.mesh.dp: 0 is impossible: it must be at least 1"},
         BadLine{"parallel: {mesh: {zp: 2}}\n",
-                ":16:19: parallel.mesh: \"zp\" is not one of dp, tp, cp, pp; did you mean \"dp\"?"},
-        BadLine{"parallel: {mesh: {ep: 2}}\n",
-                ":16:19: parallel.mesh.ep: unknown key; here there is no axis of experts: each rank has all experts of "
-                "its layers"},
+                ":16:19: parallel.mesh: \"zp\" is not one of dp, tp, cp, pp, ep; did you mean \"dp\"?"},
+        BadLine{"parallel: {mesh: {experts: 2}}\n",
+                ":16:19: parallel.mesh: \"experts\" is not one of dp, tp, cp, pp, ep; here it is ep"},
         BadLine{"parallel: {mesh: 8}\n",
                 ":16:18: parallel.mesh: \"8\" is not a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"},
         BadLine{"parallel: {fsdp: {mode: zero3}}\n",
