@@ -26,6 +26,10 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
 }
 
+void end_last(std::vector<TracedWork>& works, Flight::Clock::time_point now) {
+  if (!works.empty() && works.back().ended == Flight::Clock::time_point{}) works.back().ended = now;
+}
+
 Flight flight_of(const Collective& collective) {
   Flight flight;
   flight.kind = collective.kind;
@@ -165,29 +169,57 @@ int32_t FlightRecorder::add_group(const GroupTraits& traits, std::vector<int> ra
 }
 
 void FlightRecorder::set_work(std::string_view work) {
-  const ShortText<56> name = name_of(work);
-  if (on_work_) on_work_(name.characters.data());
+  ShortText<56> name;
   {
     const std::lock_guard lock(mutex_);
-    work_ = name;
+    name = work_ = work.empty() ? action_ : name_of(work);
     if (traces_) {
-      const Flight::Clock::time_point now = Flight::Clock::now();
-      end_work(now);
-      if (!work.empty()) works_.push_back({work_, now, {}});
+      const Clock::time_point now = Clock::now();
+      end_last(works_, now);
+      if (!work.empty()) works_.push_back({name, now, {}});
     }
   }
+  tell(name);
+}
+
+void FlightRecorder::begin_action(int micro_batch, std::string_view action) {
+  ShortText<56> name;
+  {
+    const std::lock_guard lock(mutex_);
+    micro_batch_ = micro_batch;
+    name = work_ = action_ = name_of(action);
+    if (traces_) {
+      const Clock::time_point now = Clock::now();
+      end_last(works_, now);
+      end_last(actions_, now);
+      actions_.push_back({name, now, {}});
+    }
+  }
+  tell(name);
+}
+
+void FlightRecorder::end_action() {
+  {
+    const std::lock_guard lock(mutex_);
+    micro_batch_.reset();
+    work_ = action_ = {};
+    if (traces_) {
+      end_last(works_, Clock::now());
+      end_last(actions_, Clock::now());
+    }
+  }
+  tell({});
+}
+
+/// Shows the new part to tools and to other processes. Call without the lock.
+void FlightRecorder::tell(const ShortText<56>& work) const {
+  if (on_work_) on_work_(work.characters.data());
   if (after_work_) after_work_();
 }
 
 ShortText<56> FlightRecorder::name_of(std::string_view work) const {
-  const std::lock_guard lock(mutex_);
-  if (!micro_batch_ || work.empty()) return work;
+  if (!micro_batch_) return work;
   return "micro-batch " + std::to_string(*micro_batch_) + ", " + std::string(work);
-}
-
-void FlightRecorder::set_micro_batch(std::optional<int> micro_batch) {
-  const std::lock_guard lock(mutex_);
-  micro_batch_ = micro_batch;
 }
 
 std::string FlightRecorder::work() const {
@@ -201,29 +233,28 @@ void FlightRecorder::show(SharedValue<NewestFlight>* newest, std::function<void(
   after_work_ = std::move(call);
 }
 
-void FlightRecorder::end_work(Clock::time_point now) {
-  if (!works_.empty() && works_.back().ended == Clock::time_point{}) works_.back().ended = now;
-}
-
 void FlightRecorder::begin_trace() {
   const std::lock_guard lock(mutex_);
   traces_ = true;
   traced_from_ = last_ + 1;
   out_of_ring_.clear();
   works_.clear();
+  actions_.clear();
 }
 
 FlightTrace FlightRecorder::take_trace() {
   const std::lock_guard lock(mutex_);
-  end_work(Clock::now());
+  end_last(works_, Clock::now());
+  end_last(actions_, Clock::now());
   traces_ = false;
-  FlightTrace trace{std::move(out_of_ring_), std::move(works_)};
+  FlightTrace trace{std::move(out_of_ring_), std::move(works_), std::move(actions_)};
   const int64_t in_ring = last_ - static_cast<int64_t>(kFlights) + 1;
   for (int64_t number = std::max(traced_from_, in_ring); number <= last_; ++number) {
     trace.flights.push_back(*find(number));
   }
   out_of_ring_ = {};
   works_ = {};
+  actions_ = {};
   return trace;
 }
 

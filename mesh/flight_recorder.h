@@ -104,8 +104,9 @@ struct TracedWork {
 
 /// Everything that was recorded between two moments.
 struct FlightTrace {
-  std::vector<Flight> flights;    ///< issued in between, in the order of their numbers
-  std::vector<TracedWork> works;  ///< one after the other
+  std::vector<Flight> flights;      ///< issued in between, in the order of their numbers
+  std::vector<TracedWork> works;    ///< one after the other
+  std::vector<TracedWork> actions;  ///< FlightRecorder::begin_action(), one after the other; they enclose works
 };
 
 /// The last collectives of this process, always recorded. They show what a stuck rank does, what it did last and what
@@ -121,10 +122,13 @@ class FlightRecorder {
   /// Adds a group of world ranks. Returns its index.
   int32_t add_group(const GroupTraits& traits, std::vector<int> ranks);
 
-  /// Names the part of a step's work that later collectives belong to: "forward of block 3". Empty: none.
+  /// Names the part of a step's work that later collectives belong to: "forward of block 3". Empty: the action that has
+  /// begun, if any.
   void set_work(std::string_view work);
-  /// Makes set_work() put a micro-batch before each name: "micro-batch 5, forward of block 3". Null: none.
-  void set_micro_batch(std::optional<int> micro_batch);
+  /// Begins a part that encloses those of set_work() until end_action(): "forward of stage 1". Each name has the
+  /// micro-batch before it: "micro-batch 5, forward of block 3".
+  void begin_action(int micro_batch, std::string_view action);
+  void end_action();
   std::string work() const;
   /// Makes set_work() call `call` with the name of each part, for tools that show what a process does. Call before
   /// training starts.
@@ -173,21 +177,22 @@ class FlightRecorder {
   int64_t last_ = 0;  // number
   int64_t num_records_ = 0;
   ShortText<56> work_;
-  std::optional<int> micro_batch_;
+  ShortText<56> action_;                                                // the enclosing part; empty: none
+  std::optional<int> micro_batch_;                                      // of action_
   std::vector<std::pair<int64_t, Flight::Clock::time_point>> awaited_;  // number and begin of waits; the newest last
   std::vector<State> groups_;
   std::map<uint64_t, int> same_ranks_;  // how many groups have these ranks
 
   ShortText<56> name_of(std::string_view work) const;
-  void end_work(Clock::time_point now);
+  void tell(const ShortText<56>& work) const;
 
   std::function<void(const char*)> on_work_;
   std::function<void()> after_work_;
   SharedValue<NewestFlight>* newest_ = nullptr;
   bool traces_ = false;
-  int64_t traced_from_ = 0;          // number of the first flight of the trace
-  std::vector<Flight> out_of_ring_;  // flights of the trace that have left the ring
-  std::vector<TracedWork> works_;    // of the trace; the last one has not ended while work_ is not empty
+  int64_t traced_from_ = 0;                  // number of the first flight of the trace
+  std::vector<Flight> out_of_ring_;          // flights of the trace that have left the ring
+  std::vector<TracedWork> works_, actions_;  // of the trace; the last ones may not have ended
 };
 
 /// The time since its construction without what the host waited for collectives of this process.

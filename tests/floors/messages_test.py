@@ -32,7 +32,6 @@ READ = {
     "tools/meshtrain/foreign_options.cpp": "names of options and keys",
     "tools/meshtrain/generate_request.cpp": "the end of a prompt",
     "tools/meshtrain/main.cpp": "arguments",
-    "tools/meshtrain/recipe_arguments.cpp": "a value of --set",
     "tools/meshtrain/verify.cpp": "the value of an option",
 }
 

@@ -74,16 +74,30 @@ TEST(FlightRecorder, ShowsTheNewestCollectiveAndEachPlaceAtOnce) {
   EXPECT_EQ(newest().flight.in_group, 2);
 }
 
-TEST(FlightRecorder, PutsTheMicroBatchBeforeEachPart) {
+TEST(FlightRecorder, EnclosesPartsInAnActionWithItsMicroBatch) {
   FlightRecorder recorder;
-  recorder.set_micro_batch(128);
+  recorder.begin_trace();
+  recorder.begin_action(128, "backward of stage 0");
+  EXPECT_EQ(recorder.work(), "micro-batch 128, backward of stage 0");
   recorder.set_work("backward of copy of the embedding");
   EXPECT_EQ(recorder.work(), "micro-batch 128, backward of copy of the embedding");
   recorder.set_work("");
+  EXPECT_EQ(recorder.work(), "micro-batch 128, backward of stage 0") << "the action goes on";
+  recorder.set_work("backward of block 0");
+  recorder.end_action();
   EXPECT_EQ(recorder.work(), "");
-  recorder.set_micro_batch(std::nullopt);
   recorder.set_work("vote");
   EXPECT_EQ(recorder.work(), "vote");
+  const FlightTrace trace = recorder.take_trace();
+  ASSERT_EQ(trace.actions.size(), 1u);
+  ASSERT_EQ(trace.works.size(), 3u);
+  const TracedWork &action = trace.actions[0], &last = trace.works[1];
+  EXPECT_EQ(action.name.text(), "micro-batch 128, backward of stage 0");
+  EXPECT_EQ(last.name.text(), "micro-batch 128, backward of block 0");
+  EXPECT_LE(action.begun, trace.works[0].begun);
+  EXPECT_LE(trace.works[0].ended, last.begun);
+  EXPECT_LE(last.ended, action.ended);
+  EXPECT_LE(action.ended, trace.works[2].begun) << "the vote is no part of it";
 }
 
 TEST(FlightRecorder, SumsTheCostsOfAFamily) {

@@ -47,6 +47,18 @@ TEST_F(TrainCheck, SaysWhatCheckpointsAndAStepTakeAndWhatItCannotKnow) {
   EXPECT_TRUE(has(check({}).out, "\na checkpoint, should the run be stopped, of 127.1 KiB; the disk of "));
 }
 
+TEST_F(TrainCheck, WarnsOfKeysOfAPipelineWithoutOneAndOfOneMicroBatch) {
+  const Ending without = check({"--mesh", "dp=1", "--set", "parallel.pipeline.schedule=1f1b"});
+  EXPECT_EQ(without.status, 0) << without.err;
+  EXPECT_EQ(without.err,
+            "meshtrain: warning: parallel.pipeline.schedule has no effect: mesh dp=1,cp=1,tp=1 has no pp\n");
+  const Ending one = check({"--mesh", "pp=2", "--set", "model.num_hidden_layers=2", "--set", "train.micro_batch=4",
+                            "--set", "train.global_batch=4"});
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_TRUE(has(one.err, "meshtrain: warning: a step has 1 micro-batch, so the ranks of the pipeline wait for "))
+      << one.err;
+}
+
 TEST_F(TrainCheck, ComparesAStepWithTheRoomOfAGpu) {
   const auto on = [&](const std::string& memory) {
     write("gpu.yaml",

@@ -402,6 +402,10 @@ TEST_F(Evaluate, MistakesAreOneLine) {
                                          "trained on");
   EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "--samples: 42 are requested, but "));
   EXPECT_TRUE(has(complaint_of({run, "--mesh", "dp=2"}), "dp=2"));
+  EXPECT_EQ(complaint_of({run, "--mesh", "pipeline=1"}),
+            "--mesh pipeline=1: there is no axis pipeline; here it is pp: the axes are pp, dp, cp, tp");
+  EXPECT_TRUE(has(run_meshtrain_on_ranks(4, {"evaluate", run, "--mesh", "pp=4"}).err,
+                  "--mesh: pp=4 makes 4 stages, but the model has only 2 layers: use a smaller pp"));
   EXPECT_EQ(complaint_of({run, "--offload", "/nowhere/shards"}),
             "--offload: /nowhere/shards cannot be made: the folder /nowhere does not exist");
   EXPECT_TRUE(has(complaint_of({path("nothing").string(), "--tokens", own}), "there is no folder "));

@@ -98,12 +98,14 @@ TEST(MeshCommand, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(has(complaint({"--mesh", "dp=3,tp=2", "--ranks", "8"}), "dp=3 x cp=1 x tp=2 needs 6 ranks, but 8"));
   EXPECT_EQ(complaint({"--mesh", "dp=auto"}), "mesh dp=auto: give --ranks, the number of ranks in all");
   EXPECT_TRUE(has(complaint({"--mesh", "dp=2,xp=2"}), "there is no axis xp: the axes are pp, dp, cp, tp"));
+  EXPECT_EQ(complaint({"--mesh", "pipeline=2"}),
+            "--mesh pipeline=2: there is no axis pipeline; here it is pp: the axes are pp, dp, cp, tp");
   EXPECT_TRUE(has(complaint({"--mesh", "dp=0"}), "dp=0"));
   EXPECT_TRUE(has(complaint({"--mesh", "dp"}), "'dp' is not an axis and its size"));
   EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,tp,dp"}),
-            "--order names dp more than once: name each axis once, as in --order dp,cp,tp");
+            "--order names dp more than once: name each axis once, as in --order pp,dp,cp,tp");
   EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,xp"}),
-            "--order names xp, but the axes are pp, dp, cp, tp, as in --order dp,cp,tp");
+            "--order names xp, but the axes are pp, dp, cp, tp, as in --order pp,dp,cp,tp");
   EXPECT_EQ(complaint({"--mesh", "dp=99999999999,tp=99999999999"}), "mesh: more than 1048576 ranks to print");
   EXPECT_TRUE(has(complaint({"--mesh", "dp=auto", "--ranks", "0"}), "--ranks"));
 }

@@ -198,6 +198,19 @@ TEST(PlanCommand, TakesTimesFromAMachine) {
   }
 }
 
+TEST(PlanCommand, SaysWithWhichOptionsTheFastestMeshRuns) {
+  const Words words = {"--ranks", "2", "--machine", "h100"};
+  EXPECT_TRUE(has(run_meshtrain(plan_words(words)).out, "\n  meshes with pp are left out: --set parallel.mesh.pp=2,"));
+  Words with_pp = words;
+  with_pp.insert(with_pp.end(), {"--set", "parallel.mesh.pp=2", "--set", "train.seed=7"});
+  const Ending ending = run_meshtrain(plan_words(with_pp));
+  EXPECT_TRUE(has(ending.out, "pp=2,dp=1,cp=1,tp=1")) << ending.out;
+  EXPECT_FALSE(has(ending.out, "meshes with pp are left out")) << ending.out;
+  const std::string command = ending.out.substr(ending.out.rfind("\n  mpirun -n 2 meshtrain train "));
+  EXPECT_TRUE(has(command, " --set 'train.seed=7'")) << command;
+  EXPECT_FALSE(has(command, "parallel.mesh.pp")) << command << "contradicts --mesh";
+}
+
 TEST(PlanCommand, SearchesSettingsOfEachMesh) {
   const ScratchFolder folder;
   const Words words = {"--ranks", "2", "--machine", "h100", "--set", "train.activation_checkpointing.mode=full"};

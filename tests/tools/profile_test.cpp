@@ -48,12 +48,18 @@ std::map<std::string, std::vector<Slice>> tracks_of(const json& trace) {
   return tracks;
 }
 
+Slice slice_named(const std::vector<Slice>& slices, const std::string& name) {
+  const auto found = std::ranges::find(slices, name, &Slice::name);
+  return found != slices.end() ? *found : (ADD_FAILURE() << "no slice " << name, Slice());
+}
+
+constexpr double kRounding = 0.01;  // microseconds
+
 /// Expects that slices lie within each other or apart, as viewers demand of a track.
 void expect_nested(const std::string& track, std::vector<Slice> slices) {
   std::sort(slices.begin(), slices.end(), [](const Slice& one, const Slice& other) {
     return one.begin != other.begin ? one.begin < other.begin : one.end > other.end;
   });
-  constexpr double kRounding = 0.01;  // microseconds
   std::vector<double> ends;
   for (const Slice& slice : slices) {
     while (!ends.empty() && ends.back() <= slice.begin + kRounding) ends.pop_back();
@@ -122,11 +128,14 @@ TEST_F(Profile, HasOperatorsStepsAndATrackForEachAxis) {
 
 TEST_F(Profile, OfAPipelineHasActionsAndMessagesByMicroBatch) {
   Words words = settings("pp=2", "{from: 2, steps: 1, ranks: [0, 1]}");
-  for (const char* set : {"model.num_hidden_layers=2", "train.global_batch=4", "train.micro_batch=2"}) {
+  for (const char* set : {"model.num_hidden_layers=2", "train.global_batch=4", "train.micro_batch=2",
+                          "model.tie_word_embeddings=false"}) {
     words.insert(words.end(), {"--set", set});
   }
   const Ending ending = train(2, words);
   ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(content(run_dir / "console.log"), "pipeline 1f1b: 2 stages with layers 0 and 1; 2 micro-batches a "));
+  EXPECT_FALSE(metrics().front().at("bytes").contains("pp ends")) << "the ends share no weight";
   for (const auto& [file, block, output] : {std::tuple{"rank-00000-steps-2-2.json", "block 0", "output of stage 0"},
                                             {"rank-00001-steps-2-2.json", "block 1", "input gradient of stage 1"}}) {
     const auto tracks = tracks_of(trace(file));
@@ -137,6 +146,20 @@ TEST_F(Profile, OfAPipelineHasActionsAndMessagesByMicroBatch) {
       EXPECT_EQ(works.count(micro_batch + "backward of " + block), 1u) << micro_batch;
     }
     const bool is_first = std::string(output).starts_with("output");
+    const std::string stage = is_first ? " of stage 0" : " of stage 1";
+    expect_nested("steps", tracks.at("steps"));
+    for (const std::string pass : {"micro-batch 1, forward", "micro-batch 1, backward"}) {
+      const Slice action = slice_named(tracks.at("steps"), pass + stage);
+      EXPECT_EQ(action.category, "action");
+      const Slice computing = slice_named(tracks.at("steps"), pass + " of " + block);
+      EXPECT_LE(action.begin, computing.begin);
+      EXPECT_GE(action.end, computing.end);
+      if (pass.ends_with("forward") == is_first) continue;  // it waits for nothing
+      const std::string awaited = is_first ? "wait for output gradient" : "wait for input";
+      const Slice waiting = slice_named(tracks.at("steps"), "micro-batch 1, " + awaited + stage);
+      EXPECT_LE(action.begin, waiting.begin);
+      EXPECT_LE(waiting.end, computing.begin + kRounding);
+    }
     std::vector<std::string> sent, received;
     for (const Slice& slice : tracks.at(is_first ? "messages pp 0>1" : "messages pp 1>0")) sent.push_back(slice.name);
     for (const Slice& slice : tracks.at(is_first ? "messages pp 1>0" : "messages pp 0>1")) {

@@ -237,7 +237,7 @@ TEST(Shrink, HasALayerForEachStage) {
   recipe.model.shape.sliding_window = 16;
   recipe.model.shape.layer_types.assign(24, "sliding_attention");
   recipe.model.shape.layer_types[5] = "full_attention";
-  recipe.parallel.pipeline = {"interleaved", 2, {4, 6, 7, 7}};
+  recipe.parallel.pipeline = {"interleaved", 2, {}};
   const MeshLayout layout({{"pp", 2}, {"dp", 1}, {"cp", 1}, {"tp", 1}});
   const Recipe small = shrink(recipe, layout);
   EXPECT_EQ(small.model.shape.num_hidden_layers, 4);
@@ -245,6 +245,21 @@ TEST(Shrink, HasALayerForEachStage) {
             (std::vector<std::string>{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}));
   EXPECT_EQ(resolve(small, layout).pipeline.blocks, (std::vector<int64_t>{1, 1, 1, 1}));
   EXPECT_EQ(shrink(recipe, mesh(2, 1, 1)).model.shape.num_hidden_layers, 2) << "without a pipeline";
+}
+
+TEST(Shrink, KeepsStagesThatAreNotEqual) {
+  Recipe recipe = recipe_with(shapes().front());
+  recipe.parallel.pipeline = {"interleaved", 2, {4, 6, 7, 7}};
+  const MeshLayout layout({{"pp", 2}, {"dp", 1}, {"cp", 1}, {"tp", 1}});
+  Recipe small = shrink(recipe, layout);
+  EXPECT_EQ(small.model.shape.num_hidden_layers, 7);
+  EXPECT_EQ(resolve(small, layout).pipeline.blocks, (std::vector<int64_t>{1, 2, 2, 2}));
+  recipe.parallel.pipeline.layers = {6, 6, 6, 6};
+  small = shrink(recipe, layout);
+  EXPECT_EQ(resolve(small, layout).pipeline.blocks, (std::vector<int64_t>{1, 1, 1, 1}));
+  small = shrink(recipe, mesh(2, 1, 1));
+  EXPECT_TRUE(small.parallel.pipeline.layers.empty()) << "without a pipeline";
+  EXPECT_NO_THROW(resolve(small, mesh(2, 1, 1)));
 }
 
 TEST(Shrink, KeepsWhatIsSaidOfSingleParameters) {

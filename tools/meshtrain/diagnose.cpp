@@ -19,16 +19,6 @@
 namespace meshtrain {
 namespace {
 
-std::string state_of(const RankSight& rank) {
-  const Activity& activity = rank.activity;
-  if (activity.halted_ms > 0) return "did not run for " + in_seconds(activity.halted_ms) + " before this record";
-  if (!rank.runs) return "has no record";
-  if (!activity.waits) return "computes";
-  const GroupSight* const group = activity.find(activity.awaited_group);
-  return "waits in number " + std::to_string(activity.awaited) + " of " +
-         (group != nullptr ? describe(group->label) : "group ?");
-}
-
 std::string last_of(const RankSight& rank) {
   const GroupSight& last = rank.activity.last;
   if (last.pending.number == 0) return "-";
@@ -39,9 +29,8 @@ std::string last_of(const RankSight& rank) {
 
 void print(const std::vector<RankSight>& ranks) {
   for (const RankSight& rank : ranks) {
-    std::printf("%s on %s\n  in    %s\n  state %s, unchanged for %.1f s\n  last  %s\n", rank.name.c_str(),
-                rank.host.c_str(), rank.phase.text.c_str(), state_of(rank).c_str(),
-                static_cast<double>(rank.activity.still_ms) / 1e3, last_of(rank).c_str());
+    std::printf("%s on %s\n  in    %s\n  state %s\n  last  %s\n", rank.name.c_str(), rank.host.c_str(),
+                rank.phase.text.c_str(), state_of(rank).c_str(), last_of(rank).c_str());
   }
 }
 

@@ -49,7 +49,8 @@ struct EvaluateArguments {
 };
 
 /// This command's options for keys of an evaluation's recipe, for messages.
-const KeyNames kOptionNames = {{"evaluate.tokens", "--tokens"},
+const KeyNames kOptionNames = {{"parallel.mesh", "--mesh"},
+                               {"evaluate.tokens", "--tokens"},
                                {"evaluate.dtype", "--dtype"},
                                {"data.dtype", "--dtype"},
                                {"evaluate.layout", "--layout"},
@@ -356,10 +357,10 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
     const Progress progress("evaluation");
-    const MeshLayout layout = MeshLayout::fit(parse_mesh(arguments.mesh), training_axes(), world.size());
+    const MeshLayout layout = MeshLayout::fit(parse_axes(arguments.mesh), training_axes(), world.size());
     const DeviceContext device_context = connect_devices(arguments.computing, world);
     const DeviceMesh mesh(layout, device_context.world);
-    const PipelineMesh pipeline(mesh);
+    const PipelineMesh pipeline(mesh, /*joins_ends=*/false);
     set_rank_name(mesh.world().coordinate_text());
     const bool first = mesh.rank() == 0;
     if (first && !device_context.fallback.empty()) log_info(device_context.fallback);
@@ -440,8 +441,9 @@ void add_evaluate_command(CLI::App& app, int& status) {
                    "Evaluates these checkpoints of each run instead of the newest: all, or those of steps, as 500,1000")
       ->type_name("all|STEPS");
   command
-      ->add_option("--mesh", arguments->mesh,
-                   "Shape of the mesh, as dp=2,tp=2,cp=2; an axis left out is 1. Default: dp = the number of ranks")
+      ->add_option(
+          "--mesh", arguments->mesh,
+          "Shape of the mesh, as pp=2,dp=2,cp=2,tp=2; an axis left out is 1. Default: dp = the number of ranks")
       ->type_name("MESH");
   add_key(*command, "--micro-batch", arguments->micro_batch, "N",
           "Samples at once on a dp rank. Default: as the run was trained; 1");

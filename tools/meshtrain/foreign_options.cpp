@@ -93,15 +93,19 @@ std::string foreign_option(const std::string& word) {
   const auto found = kOptions.find(name);
   if (found != kOptions.end()) return "; here " + found->second;
   const KnownKeys& keys = recipe_keys();
-  const std::string complete = keys.complete(name);
+  const std::string complete = keys.complete(name), mesh = "parallel.mesh.", it_is = "; here it is ";
+  const auto of_mesh = [&](const std::string& key) {
+    return it_is + key.substr(mesh.size()) + " of --mesh, as in --mesh pp=2,dp=2,tp=2";
+  };
+  if (complete.starts_with(mesh)) return of_mesh(complete);
   if (keys.find(complete) != nullptr) return "; here it is --set " + complete + "=VALUE";
   const size_t dot = name.rfind('.');
   const ForeignAnswer foreign = keys.foreign_word(dot == std::string::npos ? "" : name.substr(0, dot),
                                                   dot == std::string::npos ? name : name.substr(dot + 1));
-  const std::string it_is = "; here it is ", mesh = "parallel.mesh.", &here = foreign.text;
+  const std::string& here = foreign.text;
   if (foreign.kind == ForeignAnswer::Kind::Option) return it_is + here;
   if (foreign.kind != ForeignAnswer::Kind::Name) return foreign.here();
-  if (here.starts_with(mesh)) return it_is + here.substr(mesh.size()) + " of --mesh, as in --mesh dp=2,tp=2,cp=2";
+  if (here.starts_with(mesh)) return of_mesh(here);
   return keys.find(here) == nullptr ? foreign.here() : it_is + "--set " + here + "=VALUE";
 }
 

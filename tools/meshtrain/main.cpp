@@ -123,7 +123,8 @@ InputError explain(const CLI::App& app, const CLI::ParseError& error, const std:
 
 int run(int argc, char** argv) {
   CLI::App app(
-      "Trains Llama-family language models on a data x tensor x context parallel mesh. Started alone it is one rank;\n"
+      "Trains Llama-family language models, pipeline, data, context and tensor parallel. Started alone it is one "
+      "rank;\n"
       "under tools/ranks (this machine), mpirun or srun it is as many as they start, and computes the same.\n\n"
       "  meshtrain data prepare --bytes README.md docs --out data/mine.bin\n"
       "  tools/ranks 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"

@@ -52,12 +52,12 @@ MeshLayout fit(const std::map<std::string, int64_t>& sizes, const std::vector<st
 std::vector<std::string> order_of(const MeshArguments& arguments) try {
   return complete_order(arguments.order);
 } catch (const InputError& error) {
-  throw InputError(std::string("--order ") + error.what() + ", as in --order dp,cp,tp");
+  throw InputError(std::string("--order ") + error.what() + ", as in --order pp,dp,cp,tp");
 }
 
 MeshLayout layout_of(const MeshArguments& arguments) {
   if (arguments.mesh.empty()) throw InputError("give a recipe or --mesh, as in --mesh dp=2,tp=2,cp=2");
-  return fit(parse_mesh(arguments.mesh), order_of(arguments), arguments.ranks);
+  return fit(parse_axes(arguments.mesh), order_of(arguments), arguments.ranks);
 }
 
 /// How the recipe's attention is cut over cp, and what it sends.
@@ -140,7 +140,7 @@ void add_mesh_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<MeshArguments>();
   command->add_option("recipe", arguments->recipe, "A recipe: its mesh, unless --mesh gives another, and its order");
   command->add_option("--mesh", arguments->mesh, "Sizes of the axes, one may be auto; those left out are 1")
-      ->type_name("dp=N,tp=N,cp=N,pp=N");
+      ->type_name("pp=N,dp=N,cp=N,tp=N");
   command->add_option("--set", arguments->overrides, "Sets one key of the recipe. May be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
@@ -153,7 +153,7 @@ void add_mesh_command(CLI::App& app, int& status) {
       ->add_option("--order", arguments->order,
                    "Axes, outermost first: the last one has neighbouring ranks; those left out are the outermost")
       ->delimiter(',')
-      ->default_str("dp,cp,tp")
+      ->default_str("pp,dp,cp,tp")
       ->type_name("AXES");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
       ->check(whole_number(1))

@@ -103,6 +103,8 @@ void plan(const PlanArguments& arguments) {
   if (!arguments.json.empty()) write_atomically(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
+  if (const std::string others = left_out(recipe, arguments.ranks); !others.empty())
+    std::printf("  %s\n", others.c_str());
   const MeshForecast& first = search.meshes.front();
   const std::string reasons = advice(search);
   if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
@@ -127,7 +129,9 @@ void plan(const PlanArguments& arguments) {
     return;
   }
   std::string settings;
-  for (const std::string& setting : arguments.with.overrides) settings += " --set '" + setting + "'";
+  for (const std::string& setting : arguments.with.overrides) {
+    if (!sets_mesh(setting)) settings += " --set '" + setting + "'";  // --mesh gives another
+  }
   for (const std::string& setting : first.settings) settings += " --set '" + setting + "'";
   std::printf("\n  mpirun -n %ld meshtrain train %s --mesh %s%s\n", static_cast<long>(request.ranks),
               arguments.recipe.c_str(), first.layout.describe().c_str(), settings.c_str());
@@ -185,8 +189,8 @@ void add_plan_command(CLI::App& app, int& status) {
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory, traffic and time, or why not");
   command
       ->add_option("recipe", arguments->recipe,
-                   "The recipe; its parallel.mesh is not used, but pp is an axis only where that has pp, or where "
-                   "parallel.pipeline is set")
+                   "The recipe; its parallel.mesh is not used, but pp is an axis only where that has pp, as with --set "
+                   "parallel.mesh.pp=2, or where parallel.pipeline is set")
       ->required();
   command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
   command

@@ -4,8 +4,11 @@
 #include <charconv>
 
 #include "mesh/agree.h"
+#include "mesh/base/error.h"
 #include "mesh/layout.h"
 #include "runtime/program/recipe/check_data.h"
+#include "runtime/program/yaml/known_keys.h"
+#include "runtime/program/yaml/suggest.h"
 
 namespace meshtrain {
 
@@ -21,9 +24,20 @@ CLI::Validator whole_number(int64_t least) {
       "");
 }
 
+std::map<std::string, int64_t> parse_axes(const std::string& mesh) {
+  const std::vector<std::string> known = training_axes();
+  std::map<std::string, int64_t> sizes = parse_mesh(mesh);
+  for (const auto& [axis, size] : sizes) {
+    if (std::ranges::count(known, axis) > 0) continue;
+    throw InputError("--mesh " + mesh + ": there is no axis " + axis +
+                     recipe_keys().foreign_value("parallel.mesh", axis).here() + ": the axes are " + joined(known));
+  }
+  return sizes;
+}
+
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments) {
   command.add_option("--mesh", arguments.mesh,
-                     "Shape of the mesh, as dp=2,tp=2,cp=2; an axis left out is 1, one may be auto. "
+                     "Shape of the mesh, as pp=2,dp=2,cp=2,tp=2; an axis left out is 1, one may be auto. "
                      "Replaces parallel.mesh. Without it a recipe for one rank gets dp = the number of ranks");
   add_set_option(command, arguments);
 }
@@ -50,9 +64,7 @@ Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& 
 }
 
 std::string spread_over(Recipe& recipe, const RecipeArguments& arguments, int64_t num_ranks) {
-  const bool gives_mesh = !arguments.mesh.empty() || std::ranges::any_of(arguments.overrides, [](const auto& set) {
-    return set.starts_with("parallel.mesh") || set.starts_with("parallel=");
-  });
+  const bool gives_mesh = !arguments.mesh.empty() || std::ranges::any_of(arguments.overrides, sets_mesh);
   const auto is_auto = [](const auto& axis) { return axis.first != kExpertAxis && axis.second == MeshLayout::kAuto; };
   const bool is_one_rank = ranks_of(recipe.parallel.mesh) == 1 && std::ranges::none_of(recipe.parallel.mesh, is_auto);
   if (gives_mesh || !is_one_rank || num_ranks == 1) return "";

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,10 @@ struct RecipeArguments {
 
 /// A check of options: whole numbers of at least `least`, up to 2^63 - 1.
 CLI::Validator whole_number(int64_t least);
+
+/// Parses a mesh as parse_mesh() does. Throws InputError for an axis that is none of training_axes(), with the axis
+/// that a word of another system stands for.
+std::map<std::string, int64_t> parse_axes(const std::string& mesh);
 
 /// --mesh and --set.
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments);

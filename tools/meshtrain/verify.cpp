@@ -30,7 +30,8 @@ void read_fault(const std::string& fault, VerifyOptions& options) {
   const std::string skip = "skip-reduce:";
   if (fault.empty()) return;
   if (!fault.starts_with(skip) || fault.size() == skip.size()) {
-    throw InputError("--inject " + fault + ": there is no such fault: use skip-reduce:X, X an axis (dp, tp, cp) or " +
+    throw InputError("--inject " + fault +
+                     ": there is no such fault: use skip-reduce:X, X an axis (pp, dp, cp, tp) or " +
                      "what is summed, such as dp.gradients or tp.linear");
   }
   options.skipped_sums = fault.substr(skip.size());
@@ -144,8 +145,8 @@ void add_verify_command(CLI::App& app, int& status) {
   command->add_flag("--all", options.every_parameter, "Print every parameter, not the worst alone");
   command
       ->add_option("--inject", arguments->fault,
-                   "Break the mesh on purpose, to see it found: skip-reduce:X leaves out the sums of an axis (dp, tp, "
-                   "cp) or for a purpose (dp.gradients, tp.linear, ...)")
+                   "Break the mesh on purpose, to see it found: skip-reduce:X leaves out the sums of an axis (pp, dp, "
+                   "cp, tp) or for a purpose (dp.gradients, tp.linear, ...)")
       ->type_name("FAULT");
   command->callback([arguments, &status] { status = verify_on_ranks(*arguments); });
 }

@@ -267,8 +267,13 @@ std::string seconds_text(double seconds) {
   return text;
 }
 
+std::string left_out(const Recipe& recipe, int64_t ranks) {
+  const bool has_all = asks_for_pipelines(recipe) || ranks == 1 || recipe.model.shape.num_hidden_layers == 1;
+  return has_all ? "" : "meshes with pp are left out: --set parallel.mesh.pp=2, or another size above 1, adds them all";
+}
+
 std::string explain(const MeshSearch& search, const Recipe& recipe, const ForecastRequest& request) {
-  const std::string ranks = counted(request.ranks, "rank");
+  const std::string ranks = counted(request.ranks, "rank"), others = left_out(recipe, request.ranks);
   if (search.meshes.empty()) {
     const ModelShape& shape = recipe.model.shape;
     const TrainRecipe& train = recipe.train;
@@ -288,9 +293,11 @@ std::string explain(const MeshSearch& search, const Recipe& recipe, const Foreca
   ForecastRequest more = request;
   more.ranks *= 2;
   const std::optional<int64_t> enough = least_ranks(recipe, more);
-  return text + (enough ? "; it would fit on " + counted(*enough, "rank")
-                        : "; nor would it on more ranks: train.activation_checkpointing.mode: full, a smaller "
-                          "train.micro_batch or parallel.fsdp.mode: full_shard need less");
+  return text +
+         (enough ? "; it would fit on " + counted(*enough, "rank")
+                 : "; nor would it on more ranks: train.activation_checkpointing.mode: full, a smaller "
+                   "train.micro_batch or parallel.fsdp.mode: full_shard need less") +
+         (others.empty() ? "" : "; " + others);
 }
 
 std::string advice(const MeshSearch& search) {

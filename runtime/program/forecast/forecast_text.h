@@ -17,6 +17,10 @@ std::string to_text(const MeshSearch& search, const ForecastRequest& request, si
 /// Returns which mesh to take and why, and why the next and the slowest take longer; empty without times.
 std::string advice(const MeshSearch& search);
 
+/// Returns a line about meshes that a search has only where asks_for_pipelines(); empty where it has them, or where
+/// there are none.
+std::string left_out(const Recipe& recipe, int64_t ranks);
+
 /// Returns why no mesh of a search can be taken, and what to do, in one line.
 std::string explain(const MeshSearch& search, const Recipe& recipe, const ForecastRequest& request);
 

@@ -117,11 +117,16 @@ class TrackWriter {
       add_slice(track, "step", "step " + std::to_string(step.step), step.begun, step.ended);
     }
     if (tracks_.steps.empty()) return;
-    for (const TracedWork& work : tracks_.flights.works) {
+    add_works(track, "action", tracks_.flights.actions);
+    add_works(track, "work", tracks_.flights.works);
+  }
+
+  void add_works(int64_t track, const std::string& category, const std::vector<TracedWork>& works) {
+    for (const TracedWork& work : works) {
       // One that was going on at the begin or the end of the trace lies partly outside of it.
       const auto begin = std::max(work.begun, tracks_.steps.front().begun);
       const auto end = std::min(work.ended, tracks_.steps.back().ended);
-      if (begin < end) add_slice(track, "work", work.name.text(), begin, end);
+      if (begin < end) add_slice(track, category, work.name.text(), begin, end);
     }
   }
 

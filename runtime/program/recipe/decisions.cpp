@@ -172,6 +172,7 @@ std::string to_yaml(const Decisions& decisions) {
     fsdp.field("ranks", sharding.num_ranks);
     if (sharding.shard_size) fsdp.field("shard_size", *sharding.shard_size);
     if (sharding.hybrid && !sharding.shard_size) fsdp.field("shard_size", std::string("the ranks of a host"));
+    fsdp.field("no_sync", decisions.fsdp.accumulate_unsharded);
     fsdp.field("offload", word_of(kOffloads, decisions.offload));
     if (decisions.offload != Offload::None) fsdp.field("offload_parameters", decisions.offload_parameters);
   });

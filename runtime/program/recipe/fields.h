@@ -229,7 +229,7 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
                  .most = kMaxSize,
                  .choices = sizes,
                  .minus_one = "auto",
-                 .expected = "a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"});
+                 .expected = "a map of axes and sizes, as in {pp: 2, dp: 2, tp: auto}"});
   archive.when_reading([&](Reader&) {
     for (auto& [axis, size] : parallel.mesh) size = size == -1 ? MeshLayout::kAuto : size;
   });

@@ -66,6 +66,11 @@ bool recall_model(YamlValue& recipe, const std::string& name, const SavedRecipe&
   return true;
 }
 
+/// Returns the size of an axis as recipes have it.
+std::string size_text_of(int64_t size) {
+  return size == MeshLayout::kAuto ? "auto" : scalar_text(size);
+}
+
 /// Removes `source` from `data`, and from the sources of its mixture, where another file or option has replaced their
 /// `tokens`: these do not come from there.
 void forget_replaced_sources(YamlValue& data) {
@@ -77,8 +82,25 @@ void forget_replaced_sources(YamlValue& data) {
   if (YamlValue* const mixture = data.find("mixture")) std::ranges::for_each(mixture->items, forget_replaced_sources);
 }
 
+/// Throws InputError where --set gives an axis another size than --mesh does.
+void refuse_other_sizes(const YamlValue& recipe, const std::string& mesh, const std::map<std::string, int64_t>& sizes) {
+  const YamlValue* const parallel = recipe.find("parallel");
+  const YamlValue* const set = parallel == nullptr ? nullptr : parallel->find("mesh");
+  if (set == nullptr) return;
+  for (const auto& [axis, location, value] : set->entries) {
+    const auto found = sizes.find(axis);
+    const std::string size = found == sizes.end() ? "1" : size_text_of(found->second);
+    const bool is_from_file = !value.location.source || value.location.source->is_file;
+    if (is_from_file || value.kind != YamlValue::Kind::Scalar || value.text == size) continue;
+    throw InputError(value.location.text() + ": --mesh " + mesh + " replaces parallel.mesh and makes " + axis + " " +
+                     size + ": leave one of the two out");
+  }
+}
+
 /// Replaces parallel.mesh with the mesh of --mesh. Throws InputError.
 void replace_mesh(YamlValue& recipe, const std::string& mesh) {
+  const std::map<std::string, int64_t> sizes = parse_mesh(mesh);
+  refuse_other_sizes(recipe, mesh, sizes);
   auto source = std::make_shared<YamlSource>();
   source->name = "--mesh " + mesh;
   source->is_file = false;
@@ -87,11 +109,11 @@ void replace_mesh(YamlValue& recipe, const std::string& mesh) {
   YamlValue axes;
   axes.kind = YamlValue::Kind::Map;
   axes.location = location;
-  for (const auto& [axis, size] : parse_mesh(mesh)) {
+  for (const auto& [axis, size] : sizes) {
     YamlValue value;
     value.kind = YamlValue::Kind::Scalar;
     value.location = location;
-    value.text = size == MeshLayout::kAuto ? "auto" : scalar_text(size);
+    value.text = size_text_of(size);
     axes.entries.push_back({axis, location, std::move(value)});
   }
   merge_yaml(recipe, layer_of("parallel.mesh", YamlValue(), location));  // a null: no axis of the old mesh remains
@@ -144,6 +166,12 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
                               recalled ? Reader::Files::LeaveAlone : Reader::Files::Open);
   note_locations(root, "", recipe.locations);
   return recipe;
+}
+
+bool sets_mesh(const std::string& override) {
+  const YamlValue layer = override_layer(override, recipe_keys());
+  const YamlValue* const parallel = layer.find("parallel");
+  return parallel != nullptr && parallel->find("mesh") != nullptr;
 }
 
 Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides) {

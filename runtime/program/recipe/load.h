@@ -23,14 +23,17 @@ using SavedRecipe = std::function<std::string(const std::string& name)>;
 
 /// Reads a recipe strictly: `file`, laid over the files that it `extends`, under `overrides` ("train.steps=20"; values
 /// are YAML, the last one for a key counts), under `mesh` ("dp=2,tp=auto"; empty: none), which replaces the complete
-/// mesh. Paths in a file are relative to that file, paths in overrides to the working directory. The shape of a model
-/// given as a Hugging Face folder is read from its config.json, or, when the folder is gone, from the recipe that
-/// `saved` returns.
+/// mesh; an override may not give an axis another size. Paths in a file are relative to that file, paths in overrides
+/// to the working directory. The shape of a model given as a Hugging Face folder is read from its config.json, or, when
+/// the folder is gone, from the recipe that `saved` returns.
 ///
 /// Throws InputError: one line that begins with file:line:column or the option, names the key, and suggests the right
 /// key for a misspelt one. Call on one rank, and send to_yaml() of the result to the others.
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::string& mesh, const SavedRecipe& saved = {});
+
+/// Returns true when an override ("parallel.mesh.pp=2") sets parallel.mesh or an axis of it.
+bool sets_mesh(const std::string& override);
 
 /// Returns `recipe` with `overrides` over it, as load_recipe() takes them. Opens no file; messages begin with the key.
 Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides);

@@ -24,40 +24,60 @@ ScheduleKind schedule_of(const PipelineRecipe& asked) {
   return asked.stages_per_rank > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneForwardOneBackward;
 }
 
+/// Returns the operations of each layer for a token, the embedding first and the head last.
+std::vector<double> flops_of_layers(const Recipe& recipe) {
+  Transformer model(recipe.model.shape, {}, at::TensorOptions(at::kMeta));
+  return layer_flops(model, recipe.model.shape, recipe.train.sequence_length);
+}
+
 /// Returns the blocks of each of `stages` stages, so that the most expensive one costs as little as possible.
 std::vector<int64_t> divided_by_cost(const Recipe& recipe, int64_t stages) {
-  Transformer model(recipe.model.shape, {}, at::TensorOptions(at::kMeta));
-  const std::vector<double> all = layer_flops(model, recipe.model.shape, recipe.train.sequence_length);
+  const std::vector<double> all = flops_of_layers(recipe);
   return balance_stages({all.begin() + 1, all.end() - 1}, stages, all.front(), all.back());
 }
 
-void check_layers(const std::vector<int64_t>& layers, int64_t stages, int64_t blocks) {
-  if (static_cast<int64_t>(layers.size()) != stages) {
-    throw InputError("parallel.pipeline.layers", "has " + counted(layers.size(), "number") + ", but the pipeline has " +
-                                                     counted(stages, "stage") +
-                                                     ": give the number of layers of each stage");
-  }
+void check_count(const std::vector<int64_t>& layers, int64_t stages) {
+  if (static_cast<int64_t>(layers.size()) == stages) return;
+  throw InputError("parallel.pipeline.layers", "has " + counted(layers.size(), "number") + ", but the pipeline has " +
+                                                   counted(stages, "stage") +
+                                                   ": give the number of layers of each stage");
+}
+
+void check_sum(const std::vector<int64_t>& layers, int64_t blocks) {
   const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0});
   if (sum == blocks) return;
   throw InputError("parallel.pipeline.layers", "add up to " + std::to_string(sum) + ", but the model has " +
                                                    counted(blocks, "layer") + ": give each layer to one stage");
 }
 
-/// Throws InputError where the schedule cannot run so many stages a rank, or so many micro-batches.
-void check_kind(ScheduleKind kind, const Recipe& recipe, const MeshLayout& layout) {
-  const PipelineRecipe& asked = recipe.parallel.pipeline;
-  const int64_t pp = layout.size(kPipelineAxis), per_rank = asked.stages_per_rank;
+/// Throws InputError where the schedule cannot run so many stages a rank, on any mesh.
+void check_kind(ScheduleKind kind, const PipelineRecipe& asked) {
+  const int64_t per_rank = asked.stages_per_rank;
   if (kind != ScheduleKind::Interleaved && per_rank > 1) {
     throw InputError("parallel.pipeline.schedule",
                      asked.schedule + " has one stage on each rank, but " + Key{"parallel.pipeline.stages_per_rank"} +
                          " is " + std::to_string(per_rank) + ": use interleaved, or leave that key out");
   }
-  if (kind != ScheduleKind::Interleaved) return;
-  if (per_rank == 1) {
+  if (kind == ScheduleKind::Interleaved && per_rank == 1) {
     throw InputError("parallel.pipeline.schedule",
                      "interleaved needs several stages on each rank: set parallel.pipeline.stages_per_rank to 2 or "
                      "more, or use 1f1b");
   }
+}
+
+/// Throws InputError for keys that fit no pipeline of this model, whichever mesh it has.
+void check_keys(const PipelineRecipe& asked, int64_t blocks) {
+  check_kind(schedule_of(asked), asked);
+  if (!asked.layers.empty()) check_sum(asked.layers, blocks);
+  if (2 * asked.stages_per_rank <= std::max<int64_t>(blocks, 2)) return;
+  throw InputError("parallel.pipeline.stages_per_rank",
+                   std::to_string(asked.stages_per_rank) + " makes " + counted(2 * asked.stages_per_rank, "stage") +
+                       " with pp=2, but the model has only " + counted(blocks, "layer") + ": use fewer");
+}
+
+/// Throws InputError where the stages of several to a rank cannot take turns with so many micro-batches.
+void check_rounds(const Recipe& recipe, const MeshLayout& layout) {
+  const int64_t pp = layout.size(kPipelineAxis);
   const TrainRecipe& train = recipe.train;
   const int64_t micro_batches = train.global_batch / layout.size(kDataAxis) / train.micro_batch;
   if (micro_batches % pp == 0) return;
@@ -82,9 +102,12 @@ void check_tied(const Recipe& recipe, bool trained) {
 
 PipelineChoice pipeline_choice(const Recipe& recipe, const MeshLayout& layout) {
   const int64_t pp = layout.size(kPipelineAxis);
-  if (pp == 1) return {};
   const PipelineRecipe& asked = recipe.parallel.pipeline;
   const int64_t stages = pp * asked.stages_per_rank, blocks = recipe.model.shape.num_hidden_layers;
+  if (pp == 1) {
+    check_keys(asked, blocks);
+    return {};
+  }
   if (stages > blocks) {
     throw InputError(
         "parallel.mesh",
@@ -94,10 +117,30 @@ PipelineChoice pipeline_choice(const Recipe& recipe, const MeshLayout& layout) {
             ": use a smaller pp" + (asked.stages_per_rank > 1 ? " or fewer stages a rank" : ""));
   }
   PipelineChoice choice{schedule_of(asked), asked.layers};
-  check_kind(choice.schedule, recipe, layout);
+  check_kind(choice.schedule, asked);
+  if (choice.schedule == ScheduleKind::Interleaved) check_rounds(recipe, layout);
   if (choice.blocks.empty()) choice.blocks = divided_by_cost(recipe, stages);
-  check_layers(choice.blocks, stages, blocks);
+  check_count(choice.blocks, stages);
+  check_sum(choice.blocks, blocks);
   return choice;
+}
+
+std::vector<double> stage_flops(const Recipe& recipe, const std::vector<int64_t>& blocks) {
+  const std::vector<double> all = flops_of_layers(recipe);
+  std::vector<double> stages;
+  auto layer = all.begin() + 1;
+  for (const int64_t count : blocks) {
+    stages.push_back(std::accumulate(layer, layer + count, 0.0));
+    layer += count;
+  }
+  stages.front() += all.front();
+  stages.back() += all.back();
+  return stages;
+}
+
+bool reduces_each_micro_batch(const Decisions& decisions) {
+  const ShardingMode mode = decisions.sharding.mode;
+  return (mode == ShardingMode::ShardGradOp || mode == ShardingMode::FullShard) && !decisions.fsdp.accumulate_unsharded;
 }
 
 void check_pipeline(const Recipe& recipe, const Decisions& decisions) {
@@ -108,10 +151,7 @@ void check_pipeline(const Recipe& recipe, const Decisions& decisions) {
                      "train.activation_checkpointing");
   }
   check_tied(recipe, is_trained(recipe.model.shape.adapter, decisions.freeze, kEmbedding));
-  const ShardingMode mode = decisions.sharding.mode;
-  const bool reduces_each =
-      (mode == ShardingMode::ShardGradOp || mode == ShardingMode::FullShard) && !decisions.fsdp.accumulate_unsharded;
-  if (decisions.pipeline.schedule != ScheduleKind::ZeroBubble || !reduces_each) return;
+  if (decisions.pipeline.schedule != ScheduleKind::ZeroBubble || !reduces_each_micro_batch(decisions)) return;
   throw InputError("parallel.fsdp.no_sync", describe(decisions.sharding) +
                                                 " reduces gradients in the backward of each micro-batch, but zb_h1 "
                                                 "computes some later: set it to true, or use " +

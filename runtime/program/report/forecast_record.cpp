@@ -4,6 +4,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/json_object.h"
+#include "runtime/program/report/step_time.h"
 #include "runtime/program/report/value_text.h"
 
 namespace meshtrain {
@@ -39,6 +40,14 @@ std::string difference(const ForecastRecord::Pair& pair) {
   return text;
 }
 
+/// Returns the sum of the means of `keys`; none without keys.
+std::optional<double> mean_of(const std::vector<std::string>& keys, const MetricsReader& metrics) {
+  if (keys.empty()) return {};
+  double sum = 0;
+  for (const std::string& key : keys) sum += metrics[key].has_values() ? metrics[key].total().mean() : 0;
+  return sum;
+}
+
 ForecastLine line_of(const std::string& label, const ForecastRecord::Pair& pair, ValueUnit unit) {
   return {label, text_or_dash(pair.planned, unit), text_or_dash(pair.measured, unit), difference(pair)};
 }
@@ -68,7 +77,9 @@ std::vector<ForecastLine> compare(const ForecastRecord& step, const MetricsReade
   lines.push_back(line_of("sent in a step", step.sent, ValueUnit::Bytes));
   lines.push_back(line_of("time of a step", step.seconds, ValueUnit::Seconds));
   for (const auto& [part, seconds] : step.seconds_by_part) {
-    lines.push_back(line_of("  " + part, {seconds, {}}, ValueUnit::Seconds));
+    ForecastRecord::Pair pair{seconds, {}};
+    if (part == "bubble") pair.measured = mean_of(bubble_keys(metrics), metrics);
+    lines.push_back(line_of("  " + part, pair, ValueUnit::Seconds));
   }
   for (const auto& [group, seconds] : step.exposed) {
     const Series& waits = metrics["seconds.collectives." + group + ".exposed"];

@@ -19,19 +19,35 @@ std::vector<Column> with_width(const Series& series, int64_t width, size_t count
   return columns;
 }
 
+std::string wait_key(const std::string& group) {
+  return "seconds.collectives." + group + ".exposed";
+}
+
 }  // namespace
+
+std::vector<std::string> bubble_keys(const MetricsReader& metrics) {
+  const auto has_waited = [&](const std::string& group) { return metrics[wait_key(group)].total().sum > 0; };
+  if (!has_waited("pp")) return {};
+  return {wait_key("pp"), wait_key(has_waited("pp ends") ? "pp ends" : "world")};
+}
 
 StepTime step_time(const MetricsReader& metrics) {
   const Series& full = metrics["step_seconds"];
   StepTime time;
   if (!full.has_values()) return time;
-  std::vector<std::pair<StepPart, const Series*>> parts;
-  const auto add = [&](const std::string& path, const std::string& label) {
-    const Series& series = metrics[path];
-    if (series.total().sum > 0) parts.push_back({{label, 0, {}}, &series});
+  std::vector<std::pair<StepPart, std::vector<const Series*>>> parts;
+  const auto add_sum = [&](const std::vector<std::string>& paths, const std::string& label) {
+    std::vector<const Series*> summed;
+    for (const std::string& path : paths) {
+      if (metrics[path].total().sum > 0) summed.push_back(&metrics[path]);
+    }
+    if (!summed.empty()) parts.push_back({{label, 0, {}}, std::move(summed)});
   };
+  const auto add = [&](const std::string& path, const std::string& label) { add_sum({path}, label); };
+  const std::vector<std::string> bubble = bubble_keys(metrics);
+  add_sum(bubble, "bubble");
   for (const std::string& axis : metrics.between("seconds.collectives.", ".exposed")) {
-    add("seconds.collectives." + axis + ".exposed", "waiting for " + axis);
+    if (std::ranges::count(bubble, wait_key(axis)) == 0) add(wait_key(axis), "waiting for " + axis);
   }
   add("seconds.data", "data");
   add("seconds.optimizer", "optimizer");
@@ -39,7 +55,9 @@ StepTime step_time(const MetricsReader& metrics) {
   const bool is_divided = !parts.empty();
 
   int64_t width = full.width();
-  for (const auto& [part, series] : parts) width = std::max(width, series->width());
+  for (const auto& [part, summed] : parts) {
+    for (const Series* series : summed) width = std::max(width, series->width());
+  }
   // A last column that is not full joins the one before: the mean of few steps is no mean of many.
   const auto num_columns = [&] { return static_cast<size_t>(std::max<int64_t>((full.last_step() + 1) / width, 1)); };
   while (num_columns() > kColumns) width *= 2;
@@ -55,15 +73,19 @@ StepTime step_time(const MetricsReader& metrics) {
     return values;
   };
   StepPart rest{is_divided ? "forward and backward" : "step", full.total().sum, values_of(full)};
-  for (auto& [part, series] : parts) {
-    part.values = values_of(*series);
-    part.mean_seconds = series->total().sum / num_steps;
-    rest.mean_seconds -= series->total().sum;
+  for (auto& [part, summed] : parts) {
+    part.values.assign(steps.size(), 0);
+    for (const Series* series : summed) {
+      const std::vector<double> values = values_of(*series);
+      for (size_t i = 0; i < steps.size(); ++i) part.values[i] += values[i];
+      part.mean_seconds += series->total().sum / num_steps;
+      rest.mean_seconds -= series->total().sum;
+    }
     for (size_t i = 0; i < steps.size(); ++i) rest.values[i] = std::max(rest.values[i] - part.values[i], 0.0);
   }
   rest.mean_seconds = std::max(rest.mean_seconds, 0.0) / num_steps;
   time.parts.push_back(std::move(rest));
-  for (auto& [part, series] : parts) time.parts.push_back(std::move(part));
+  for (auto& [part, summed] : parts) time.parts.push_back(std::move(part));
   const bool has_evaluation = metrics["seconds.evaluation"].has_values();
   if (const Series& evaluation = metrics[has_evaluation ? "seconds.evaluation" : "eval_seconds"];
       evaluation.total().sum > 0) {  // not in step_seconds

@@ -21,8 +21,12 @@ struct StepTime {
   double mean_seconds = 0;      ///< of all parts
 };
 
-/// Divides the time of the steps of `metrics` into forward and backward, exposed communication by axis, data,
-/// optimizer, checkpoint and evaluation. Metrics without "seconds" have one part.
+/// Returns the keys of the waits that are the bubble of a pipeline (docs/metrics.md): for messages, and at the end of a
+/// step for the slowest stage. Empty without a pipeline.
+std::vector<std::string> bubble_keys(const MetricsReader& metrics);
+
+/// Divides the time of the steps of `metrics` into forward and backward, the bubble of a pipeline, other exposed
+/// communication by axis, data, optimizer, checkpoint and evaluation. Metrics without "seconds" have one part.
 StepTime step_time(const MetricsReader& metrics);
 
 }  // namespace meshtrain

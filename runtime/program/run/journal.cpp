@@ -10,6 +10,7 @@
 #include "mesh/layout.h"
 #include "runtime/program/recipe/context.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/pipeline_notes.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/run/skipped_steps.h"
 #include "runtime/program/telemetry/console.h"
@@ -96,6 +97,7 @@ void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
   if (memory.host_bytes() > 0) {
     log_info(fmt::format("offload to host: {} of pinned memory a rank{}", size_text(memory.host_bytes()), part));
   }
+  if (const std::string pipeline = pipeline_summary(recipe_, decisions_); !pipeline.empty()) log_info(pipeline);
   if (mesh.size(kContextAxis) > 1) log_info("context parallel " + describe(decisions_.context));
   log_info("run directory " + directory_->folder().string());
   if (mesh.size(kTensorAxis) > 1 && !decisions_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {

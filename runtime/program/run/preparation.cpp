@@ -12,6 +12,7 @@
 #include "runtime/program/hf/peft_config.h"
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/recipe/exported_model.h"
+#include "runtime/program/recipe/pipeline_notes.h"
 #include "runtime/program/run/run_directory.h"
 #include "runtime/program/run/run_files.h"
 #include "runtime/program/watch/phase.h"
@@ -77,6 +78,7 @@ void Preparation::prepare(const RunOptions& options, const Group& world) {
     const int64_t done = resume ? resume->point.state.step : 0;
     notices.push_back(disk_notice(recipe, decisions, checkpoints, done, request.num_hosts()));
     check_offload(recipe, decisions);
+    for (std::string& line : pipeline_warnings(recipe, decisions)) notices.push_back({std::move(line), true});
     if (!mesh && recipe.device == "cuda" && !is_cuda_driver_there()) {
       notices.push_back({"device: cuda, and this machine has no NVIDIA driver", true});
     }

@@ -43,7 +43,7 @@ struct Preparation {
   // Set on rank 0 only.
   CheckpointHead head;
   std::optional<ResumeCandidate> resume;
-  std::vector<Notice> notices;          ///< about weights, disk and devices
+  std::vector<Notice> notices;          ///< about weights, disk, devices and the pipeline
   MemoryNotice memory;                  ///< about a step
   std::optional<RunForecast> forecast;  ///< of rank 0 at a start; of the fullest rank without ranks
 

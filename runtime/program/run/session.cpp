@@ -32,7 +32,7 @@ ModelSize size_of(TransformerTrainer& trainer) {
 Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
     : world_(world), options_(options), prepared_(asked, options, world.size(), &world) {
   // Collective: no rank can have failed alone before it.
-  const auto pipeline_mesh = std::make_shared<const PipelineMesh>(mesh_);
+  const auto pipeline_mesh = std::make_shared<const PipelineMesh>(mesh_, decisions_.shape.tie_word_embeddings);
   const ModelReplicas replicas = map_replicas(decisions_.sharding, *pipeline_mesh);
   if (prepared_.memory.is_warning) log_warning(prepared_.memory.text);
   memory_advice_.emplace([this] { return less_memory(recipe_, decisions_.layout, prepared_.request); });

@@ -65,6 +65,15 @@ std::string describe_data(const DataOptions& recipe, const VerifyData& data) {
          fmt::format("{}", fmt::join(documents, ""));
 }
 
+/// Returns "; parallel.pipeline.layers [1, 2], was [3, 5]", or nothing where the recipe has no such key.
+std::string shrunk_stages_text(const Recipe& asked, const Recipe& shrunk) {
+  const std::vector<int64_t>&was = asked.parallel.pipeline.layers, &now = shrunk.parallel.pipeline.layers;
+  if (now == was) return "";
+  const std::string before = fmt::format("[{}]", fmt::join(was, ", "));
+  if (now.empty()) return "; without parallel.pipeline.layers " + before + ", as the mesh has no pp";
+  return fmt::format("; parallel.pipeline.layers [{}], was {}", fmt::join(now, ", "), before);
+}
+
 std::string describe_parallelism(const Decisions& decisions) {
   const MeshLayout& mesh = decisions.layout;
   std::vector<std::string> parts;
@@ -208,7 +217,7 @@ std::string describe_verification(const VerifySetup& setup, const VerifyOptions&
     if (!content.empty()) text += fmt::format("  {:<10} {}\n", what, content);
   };
   line("model", asked.model.shape.family + ", " + describe_model(asked.model.shape));
-  if (options.shrink) line("shrunk to", describe_model(recipe.model.shape));
+  if (options.shrink) line("shrunk to", describe_model(recipe.model.shape) + shrunk_stages_text(asked, recipe));
   if (options.samples != nullptr) {
     line("weights", "those of " + asked.model.hf.string());
   } else {

@@ -45,6 +45,21 @@ int64_t shrunk_vocabulary(int64_t size, int64_t tp) {
   return std::min(rows, size / tp) * tp + rest;
 }
 
+/// Returns numbers of layers that are not equal where those of `layers` are not: 1 in the smallest stages, 2 in others.
+std::vector<int64_t> shrunk_stages(std::vector<int64_t> layers) {
+  if (layers.empty()) return {};
+  const int64_t least = std::ranges::min(layers);
+  for (int64_t& count : layers) count = count > least ? 2 : 1;
+  return layers;
+}
+
+/// Returns the layers that the stages of a small model need; 0 without a pipeline.
+int64_t num_stage_layers(const PipelineRecipe& pipeline, const MeshLayout& layout) {
+  if (layout.size(kPipelineAxis) == 1) return 0;
+  if (pipeline.layers.empty()) return layout.size(kPipelineAxis) * pipeline.stages_per_rank;
+  return std::accumulate(pipeline.layers.begin(), pipeline.layers.end(), int64_t{0});
+}
+
 /// Returns the layer of `from` that the second layer of a small model represents: the first that has experts if layer 0
 /// has none, or the reverse; else the first whose attention differs from that of layer 0, or layer 1.
 int64_t other_layer(const ModelShape& from) {
@@ -203,10 +218,10 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
   const ModelShape& from = recipe.model.shape;
   Recipe small = recipe;
   ModelShape& to = small.model.shape;
-  const int64_t stages =
-      layout.size(kPipelineAxis) > 1 ? layout.size(kPipelineAxis) * recipe.parallel.pipeline.stages_per_rank : 1;
-  to.num_hidden_layers = std::min(from.num_hidden_layers, std::max(kLayers, stages));
-  if (to.num_hidden_layers < from.num_hidden_layers) small.parallel.pipeline.layers.clear();
+  if (layout.size(kPipelineAxis) == 1) small.parallel.pipeline = {};
+  small.parallel.pipeline.layers = shrunk_stages(small.parallel.pipeline.layers);
+  to.num_hidden_layers =
+      std::min(from.num_hidden_layers, std::max(kLayers, num_stage_layers(small.parallel.pipeline, layout)));
   to.num_key_value_heads = tp * local_kv_heads(from.num_key_value_heads / tp, cp);
   to.num_attention_heads = to.num_key_value_heads * (from.num_attention_heads / from.num_key_value_heads);
   to.head_dim = std::min(from.head_dim, kHeadDim);

@@ -1,6 +1,7 @@
 #include "runtime/program/watch/stall.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <set>
 
@@ -228,6 +229,19 @@ RankFailure failure_of(const Verdict& verdict, const std::vector<RankSight>& ran
 
 std::string in_seconds(int64_t milliseconds) {
   return std::to_string((milliseconds + 500) / 1000) + " s";
+}
+
+std::string state_of(const RankSight& rank) {
+  const Activity& activity = rank.activity;
+  if (activity.halted_ms > 0) return "did not run for " + in_seconds(activity.halted_ms) + " before this record";
+  if (!rank.runs) return "has no record";
+  const GroupSight* const group = activity.find(activity.awaited_group);
+  const std::string state = !activity.waits ? "computes"
+                                            : "waits in number " + std::to_string(activity.awaited) + " of " +
+                                                  (group != nullptr ? describe(group->label) : "group ?");
+  char still[32];
+  std::snprintf(still, sizeof still, "%.1f s", static_cast<double>(activity.still_ms) / 1e3);
+  return state + ", unchanged for " + still;
 }
 
 std::string last_collective(const Activity& activity) {

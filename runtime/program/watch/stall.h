@@ -38,6 +38,10 @@ RankFailure failure_of(const Verdict& verdict, const std::vector<RankSight>& ran
 /// Formats milliseconds as whole seconds: "12 s".
 std::string in_seconds(int64_t milliseconds);
 
+/// Returns what a rank does: "waits in number 12 of group tp, unchanged for 3.0 s", "did not run for 20 s before this
+/// record".
+std::string state_of(const RankSight& rank);
+
 /// Returns "all_reduce of [4] Float for vote, number 12 of group world", the collective that a rank issued last; empty
 /// when it has issued none.
 std::string last_collective(const Activity& activity);

@@ -108,11 +108,12 @@ class Run {
 
   at::Tensor take_all() {
     for (const PipelineAction& action : schedule_.rows.at(static_cast<size_t>(rank()))) {
-      show(action.micro_batch, work_of(action));
+      if (links_ != nullptr) FlightRecorder::own().begin_action(action.micro_batch, work_of(action));
       if (on_action_ && computes(action.kind)) on_action_(action);
       take(action);
+      if (links_ != nullptr) FlightRecorder::own().end_action();
     }
-    show(std::nullopt, "last messages");
+    show("last messages");
     if (on_action_) on_action_(std::nullopt);
     for (const auto& [rank, sent] : sent_) {
       for (const Work& work : sent) work.wait();
@@ -127,11 +128,16 @@ class Run {
   ModelPart& part_of(int stage) const { return *parts_[static_cast<size_t>(stage / schedule_.ranks)]; }
   bool is_here(int stage) const { return schedule_.rank_of(stage) == rank(); }
 
-  /// Names the part of the step; on one rank the units of parameters say enough.
-  void show(std::optional<int> micro_batch, const std::string& work) const {
-    if (links_ == nullptr) return;
-    FlightRecorder::own().set_micro_batch(micro_batch);
-    FlightRecorder::own().set_work(work);
+  /// Names a part of the action, or of the step; on one rank the units of parameters say enough. Empty: the action.
+  void show(const std::string& work) const {
+    if (links_ != nullptr) FlightRecorder::own().set_work(work);
+  }
+
+  at::Tensor await(const Arrival& arrival, const std::string& what, int stage) const {
+    show("wait for " + what + " of stage " + std::to_string(stage));
+    at::Tensor tensor = arrival.await();
+    show("");
+    return tensor;
   }
 
   Link from_stage(int stage, const char* purpose) const {
@@ -170,7 +176,11 @@ class Run {
   void send(int to_stage, const char* purpose, const at::Tensor& tensor) {
     const int rank = schedule_.rank_of(to_stage);
     std::deque<Work>& sent = sent_[rank];
-    for (; sent.size() >= kMostUnderWay; sent.pop_front()) sent.front().wait();
+    if (sent.size() >= kMostUnderWay) {
+      show("wait for earlier messages");
+      for (; sent.size() >= kMostUnderWay; sent.pop_front()) sent.front().wait();
+      show("");
+    }
     sent.push_back(links_->to(rank).with_purpose(purpose).send(tensor));
   }
 
@@ -191,7 +201,7 @@ class Run {
       const at::Tensor& before = passes_.at({stage - 1, i}).output;
       input = before.detach().set_requires_grad(before.requires_grad());
     } else if (stage > 0) {
-      input = inputs_.extract({stage, i}).mapped().await().set_requires_grad(stage > first_trained_);
+      input = await(inputs_.extract({stage, i}).mapped(), "input", stage).set_requires_grad(stage > first_trained_);
     }
     Pass pass{input, part_of(stage).forward(input, batch_.micro_batches[static_cast<size_t>(i)])};
     if (pass.output.requires_grad()) pass.edge = torch::autograd::impl::gradient_edge(pass.output);
@@ -207,7 +217,7 @@ class Run {
     if (is_loss) {
       gradient = start_.to(pass.output.scalar_type());
     } else if (stage >= first_trained_) {
-      gradient = gradients_.extract({stage, i}).mapped().await();
+      gradient = await(gradients_.extract({stage, i}).mapped(), "output gradient", stage);
     }
     run_backward(part_of(stage), pass, gradient, reduces);
     if (is_loss) loss_sum_.add_(pass.output.detach());

@@ -63,11 +63,8 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
   check_gradient_memory();
   if (!is_offloaded) return;
   if (!pipeline_.shared.empty()) {
-    throw InputError(
-        "parallel.fsdp.offload",
-        "the embedding is also the head, so the first and the last stage of the pipeline sum its gradient, "
-        "which is not possible on the host: offload nothing, or set parallel.fsdp.offload.parameters: "
-        "false");
+    throw std::invalid_argument(
+        "several stages share a weight whose gradient is offloaded: its sum over them is not possible on the host");
   }
   optimizer_->report_updates();
   watch_leaving_gradients();

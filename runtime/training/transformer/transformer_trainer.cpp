@@ -1,12 +1,15 @@
 #include "runtime/training/transformer/transformer_trainer.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "mesh/base/error.h"
 #include "mesh/base/files/glob.h"
 #include "mesh/base/progress.h"
+#include "runtime/training/model/adapter_shape.h"
 #include "runtime/training/model/first_weights.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/transformer/stages.h"
 
 namespace meshtrain {
@@ -45,17 +48,33 @@ Parts make_parts(const TrainingOptions& options, const PipelineMesh& mesh, at::D
   throw InputError("train.freeze", "every parameter is frozen: leave one of its patterns out");
 }
 
+/// Throws InputError, the same on all ranks of the pipeline, where its ends share a trained embedding whose gradient is
+/// on the host.
+void check_shared(const TrainingOptions& options, const PipelineMesh& mesh, const Parts& parts) {
+  const ModelShape& shape = options.shape;
+  if (mesh.links() == nullptr || !shape.tie_word_embeddings) return;
+  if (!is_trained(shape.adapter, options.freeze, kEmbedding)) return;
+  if (!parts.front()->groups().front().fsdp->is_offloaded()) return;
+  throw InputError("parallel.fsdp.offload",
+                   "the embedding is also the head, so the first and the last stage of the pipeline sum its gradient, "
+                   "which is not possible on the host: offload nothing, or set parallel.fsdp.offload.parameters: "
+                   "false");
+}
+
 /// Returns the buffers of `part` whose parameters another stage has too.
 std::vector<SharedBuffer> shared_buffers(const TransformerPart& part, const PipelineMesh& mesh) {
   std::vector<SharedBuffer> shared;
   const Parameter* const weight = part.sharded_model().shared_weight();
   for (const FlatBuffer* buffer : trainable_buffers(part.groups())) {
-    if (buffer->segments().front().parameter == weight) shared.push_back({buffer, mesh.ends()});
+    if (buffer->segments().front().parameter != weight) continue;
+    if (mesh.ends().size() == 1) throw std::logic_error("the ends of the pipeline share a weight, but are not joined");
+    shared.push_back({buffer, mesh.ends()});
   }
   return shared;
 }
 
 Pipeline pipeline_of(const TrainingOptions& options, const PipelineMesh& mesh, const Parts& parts) {
+  check_shared(options, mesh, parts);
   Pipeline pipeline{.links = mesh.links(), .schedule = options.pipeline.schedule};
   pipeline.first_trained = first_trained_stage(model_of(parts), options.pipeline);
   for (const auto& part : parts) {
@@ -72,7 +91,8 @@ TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shar
 
 TransformerTrainer::TransformerTrainer(const TrainingOptions& options, const DeviceMesh& mesh, at::Device device,
                                        bool resumes)
-    : TransformerTrainer(options, std::make_shared<const PipelineMesh>(mesh), device, resumes) {}
+    : TransformerTrainer(options, std::make_shared<const PipelineMesh>(mesh, options.shape.tie_word_embeddings), device,
+                         resumes) {}
 
 TransformerTrainer::TransformerTrainer(const TrainingOptions& options, std::shared_ptr<const PipelineMesh> mesh,
                                        at::Device device, bool resumes)

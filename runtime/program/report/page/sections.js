@@ -65,7 +65,8 @@ const speed = () => section('Speed and memory', grid(
 const timeOfRun = run => {
   const {width, parts} = run.time, waiting = 'waiting for ';
   const colored = ['data', 'optimizer', 'checkpoint', 'evaluation'];
-  const color = ({label}) => label.startsWith(waiting) ? axisColor(label.slice(waiting.length)) :
+  const color = ({label}) => label === 'bubble' ? axisColor('pp') :
+      label.startsWith(waiting) ? axisColor(label.slice(waiting.length)) :
       colored.includes(label) ? 4 + colored.indexOf(label) : 0;
   if (parts.length === 0) return [];
   const columns = parts[0].values.map((_, i) => i).filter(i => parts.every(part => part.values[i] !== null));

@@ -139,6 +139,28 @@ TEST(PipelineForecast, TheSearchHasPipelinesWhereTheRecipeAsksForThem) {
   EXPECT_EQ(meshes_of(staged({"parallel.pipeline.schedule=auto", "parallel.mesh.pp=2"})).size(), 20u);
 }
 
+// A rank between the ends has no copy of the embedding.
+TEST(PipelineForecast, ATiedModelOnTheHostIsRefusedOnEachRank) {
+  const Recipe recipe = staged({"device=cuda", "parallel.fsdp={mode: full_shard, no_sync: true, offload: {to: host}}"});
+  const Decisions decisions = resolve(recipe, MeshLayout::fit({{"pp", 4}}, recipe.parallel.order, 4));
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const std::string refusal = message<InputError>([&] { forecast_rank(decisions, {8, true}, rank); });
+    EXPECT_TRUE(refusal.starts_with("parallel.fsdp.offload: the embedding is also the head, so ")) << rank << refusal;
+  }
+}
+
+TEST(PipelineForecast, APlanSaysThatPipelinesAreLeftOut) {
+  const Recipe flat = staged({"parallel.pipeline.schedule=auto"});
+  EXPECT_EQ(left_out(flat, 8),
+            "meshes with pp are left out: --set parallel.mesh.pp=2, or another size above 1, adds them all");
+  EXPECT_EQ(left_out(staged({}), 8), "");
+  EXPECT_EQ(left_out(flat, 1), "");
+  EXPECT_EQ(left_out(staged({"parallel.pipeline.schedule=auto", "model.num_hidden_layers=1"}), 8), "");
+  ForecastRequest request = gpus(2);
+  request.memory = request.runtime_bytes() + 1;
+  EXPECT_TRUE(has(explain(search_meshes(flat, request), flat, request), "; meshes with pp are left out: "));
+}
+
 TEST(PipelineForecast, AMeshWithoutPpReplacesOneThatHasIt) {
   const Recipe recipe = staged({"parallel.mesh.pp=2"});
   const Recipe chosen = on_mesh(recipe, MeshLayout::fit({{"dp", 2}}, recipe.parallel.order, 2));

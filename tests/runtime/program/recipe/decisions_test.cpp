@@ -146,6 +146,7 @@ fsdp:
   axes: [dp]
   ranks: 4
   shard_size: 2
+  no_sync: false
   offload: none
 sequence_parallel: "on"
 context:

@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"parallel: {mesh: {experts: 2}}\n",
                 ":16:19: parallel.mesh: \"experts\" is not one of dp, tp, cp, pp, ep; here it is ep"},
         BadLine{"parallel: {mesh: 8}\n",
-                ":16:18: parallel.mesh: \"8\" is not a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"},
+                ":16:18: parallel.mesh: \"8\" is not a map of axes and sizes, as in {pp: 2, dp: 2, tp: auto}"},
         BadLine{"parallel: {fsdp: {mode: zero3}}\n",
                 ":16:25: parallel.fsdp.mode: \"zero3\" is not one of auto, no_shard, shard_optimizer, shard_grad_op, "
                 "full_shard, hybrid_shard; here it is full_shard"},

@@ -397,13 +397,31 @@ TEST(LoadRecipe, OverridesWinAndMeshReplaces) {
   const Recipe recipe =
       load_recipe(file,
                   {"train.steps=20", "train.steps=30", "data.tokens=x.bin", "parallel={fsdp: {mode: no_shard}}",
-                   "parallel.mesh.cp=3", "optimizer.betas=[0.5, 0.6]", "train.export="},
+                   "parallel.mesh.cp=2", "parallel.mesh.dp=1", "optimizer.betas=[0.5, 0.6]", "train.export="},
                   "cp=2,tp=auto");
   EXPECT_EQ(recipe.train.steps, 30);
   EXPECT_EQ(recipe.data.tokens, fs::current_path() / "x.bin");
   EXPECT_EQ(recipe.parallel.fsdp.mode, "no_shard");
   EXPECT_EQ(recipe.optimizer.betas[0], 0.5);
   EXPECT_EQ(recipe.parallel.mesh, (std::map<std::string, int64_t>{{"cp", 2}, {"tp", MeshLayout::kAuto}}));
+}
+
+TEST(LoadRecipe, SetAndMeshMayNotGiveAnAxisTwoSizes) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe + "parallel: {mesh: {dp: 4, tp: 2}}\n");
+  const auto refusal = [&](const std::string& set, const std::string& mesh) {
+    return input_error([&] { load_recipe(file, {set}, mesh); });
+  };
+  EXPECT_EQ(refusal("parallel.mesh.pp=2", "dp=4"),
+            "--set parallel.mesh.pp=2: --mesh dp=4 replaces parallel.mesh and makes pp 1: leave one of the two out");
+  EXPECT_EQ(
+      refusal("parallel.mesh={pp: 2, dp: auto}", "pp=4,dp=auto"),
+      "--set parallel.mesh={pp: 2, dp: auto}: --mesh pp=4,dp=auto replaces parallel.mesh and makes pp 4: leave one "
+      "of the two out");
+  EXPECT_TRUE(sets_mesh("parallel.mesh.pp=2"));
+  EXPECT_TRUE(sets_mesh("parallel.mesh={dp: 2}"));
+  EXPECT_TRUE(sets_mesh("parallel={mesh: {dp: 2}}"));
+  EXPECT_FALSE(sets_mesh("parallel.order=[dp, tp]"));
 }
 
 TEST(LoadRecipe, AliasesStandForWhatTheyName) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/program/recipe/decisions.h"
+#include "runtime/program/recipe/pipeline_notes.h"
 #include "tests/runtime/program/recipe/fitting_recipe.h"
 #include "tests/support/messages.h"
 
@@ -96,6 +97,63 @@ TEST(PipelineChoice, WhatCannotBeIsRefusedWithItsNumbers) {
             "parallel.pipeline.stages_per_rank: interleaved stages need a multiple of pp = 2 micro-batches, but "
             "train.global_batch / dp / train.micro_batch = 6 / 2 / 1 = 3: change the batch or the mesh, or use one "
             "stage a rank");
+}
+
+TEST(PipelineChoice, KeysThatFitNoPipelineAreRefusedWithoutPp) {
+  const MeshLayout flat = pipelined(1, 2);
+  EXPECT_EQ(refusal(staged(recipe_of(8), {"auto", 1, {4, 5}}), flat),
+            "parallel.pipeline.layers: add up to 9, but the model has 8 layers: give each layer to one stage");
+  EXPECT_EQ(refusal(staged(recipe_of(8), {"zb_h1", 2, {}}), flat),
+            "parallel.pipeline.schedule: zb_h1 has one stage on each rank, but parallel.pipeline.stages_per_rank is 2: "
+            "use interleaved, or leave that key out");
+  EXPECT_EQ(refusal(staged(recipe_of(8), {"interleaved", 1, {}}), flat),
+            "parallel.pipeline.schedule: interleaved needs several stages on each rank: set "
+            "parallel.pipeline.stages_per_rank to 2 or more, or use 1f1b");
+  EXPECT_EQ(refusal(staged(recipe_of(8), {"auto", 5, {}}), flat),
+            "parallel.pipeline.stages_per_rank: 5 makes 10 stages with pp=2, but the model has only 8 layers: use "
+            "fewer");
+  EXPECT_NO_THROW(resolve(staged(recipe_of(8), {"interleaved", 4, {1, 1, 1, 1, 1, 1, 1, 1}}), flat));
+  Recipe recipe = staged(recipe_of(8), {"auto", 1, {4, 5}});
+  recipe.locations = {{"", "r.yaml"}, {"parallel.pipeline.layers", "r.yaml:7:3: parallel.pipeline.layers"}};
+  EXPECT_EQ(refusal(recipe, flat),
+            "r.yaml:7:3: parallel.pipeline.layers: add up to 9, but the model has 8 layers: give each layer to one "
+            "stage");
+}
+
+TEST(PipelineNotes, NameTheStagesTheBubbleAndWhenGradientsAreReduced) {
+  const auto summary = [](const Recipe& recipe, const MeshLayout& layout) {
+    return pipeline_summary(recipe, resolve(recipe, layout));
+  };
+  EXPECT_EQ(summary(recipe_of(8), pipelined(1, 2)), "");
+  EXPECT_EQ(summary(recipe_of(8), pipelined(2)),
+            "pipeline 1f1b: 2 stages with layers 0-3 and 4-7; 8 micro-batches a step, expected bubble 15 %");
+  const Recipe uneven = staged(recipe_of(8), {"zb_h1", 1, {1, 7}});
+  EXPECT_TRUE(
+      summary(uneven, pipelined(2)).starts_with("pipeline zb_h1: 2 stages with layers 0 and 1-7; 8 micro-batches"))
+      << summary(uneven, pipelined(2));
+  EXPECT_TRUE(summary(recipe_of(8), pipelined(2, 2)).ends_with("; gradients are reduced once a step"));
+  Recipe each = recipe_of(8);
+  each.parallel.fsdp.mode = "shard_grad_op";
+  EXPECT_TRUE(summary(each, pipelined(2, 2))
+                  .ends_with("; gradients are reduced with each micro-batch (parallel.fsdp.no_sync: true reduces them "
+                             "once a step)"));
+}
+
+TEST(PipelineNotes, WarnOfOneMicroBatchAndOfKeysWithoutEffect) {
+  const auto warnings = [](const Recipe& recipe, const MeshLayout& layout) {
+    return pipeline_warnings(recipe, resolve(recipe, layout));
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(warnings(recipe_of(8), pipelined(2)), Lines{});
+  EXPECT_EQ(warnings(recipe_of(8), pipelined(1, 2)), Lines{});
+  const Lines one = warnings(recipe_of(8, 1), pipelined(4));
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_TRUE(one[0].starts_with("a step has 1 micro-batch, so the ranks of the pipeline wait for 7")) << one[0];
+  EXPECT_EQ(warnings(staged(recipe_of(8), {"1f1b", 1, {4, 4}}), pipelined(1, 2)),
+            Lines{"parallel.pipeline.schedule and parallel.pipeline.layers have no effect: mesh dp=2,cp=1,tp=1 has no "
+                  "pp"});
+  EXPECT_EQ(warnings(staged(recipe_of(8), {"auto", 2, {}}), pipelined(1, 2)),
+            Lines{"parallel.pipeline.stages_per_rank has no effect: mesh dp=2,cp=1,tp=1 has no pp"});
 }
 
 TEST(PipelineChoice, AutoReducesGradientsOnceAStep) {

@@ -201,6 +201,26 @@ TEST(StepTime, PartsAddUpToTheStep) {
   }
 }
 
+TEST(StepTime, ABubbleIsTheWaitForMessagesAndForTheSlowestStage) {
+  const auto parts_with = [](const std::string& ends) {
+    MetricsReader metrics;
+    for (int step = 1; step <= 4; ++step) {
+      metrics.add("{\"step\":" + std::to_string(step) +
+                  R"(,"step_seconds":1,"seconds":{"collectives":{"dp":{"exposed":0.0625},"pp":{"exposed":0.25},)" +
+                  R"("pp ends":{"exposed":)" + ends + R"(},"world":{"exposed":0.125}}}})");
+    }
+    std::map<std::string, double> means;
+    for (const StepPart& part : step_time(metrics).parts) means[part.label] = part.mean_seconds;
+    return means;
+  };
+  EXPECT_EQ(parts_with("0"), (std::map<std::string, double>{
+                                 {"forward and backward", 0.5625}, {"bubble", 0.375}, {"waiting for dp", 0.0625}}));
+  EXPECT_EQ(parts_with("0.03125"), (std::map<std::string, double>{{"forward and backward", 0.53125},
+                                                                  {"bubble", 0.28125},
+                                                                  {"waiting for dp", 0.0625},
+                                                                  {"waiting for world", 0.125}}));
+}
+
 TEST(StepTime, OldMetricsHaveOnePart) {
   MetricsReader metrics;
   metrics.add(R"({"step":1,"step_seconds":2})");

@@ -68,6 +68,8 @@ class Stalls : public ::testing::Test {
     activity.still_ms = milliseconds;
   }
 
+  std::string state_of_rank(size_t rank) const { return state_of(ranks[rank]); }
+
   void expect(Cause cause, const std::vector<int>& blamed, const std::string& words) const {
     const auto verdict = judge(ranks);
     ASSERT_TRUE(verdict);
@@ -78,6 +80,17 @@ class Stalls : public ::testing::Test {
 
   std::vector<RankSight> ranks;
 };
+
+TEST_F(Stalls, ARankWaitsComputesOrDidNotRun) {
+  ranks[0].activity.still_ms = 1500;
+  wait(1, 0, 12300);
+  ranks[2].activity.halted_ms = 20'000;
+  ranks[3].runs = false;
+  EXPECT_EQ(state_of_rank(0), "computes, unchanged for 1.5 s");
+  EXPECT_EQ(state_of_rank(1), "waits in number 11 of group tp, unchanged for 12.3 s");
+  EXPECT_EQ(state_of_rank(2), "did not run for 20 s before this record") << "it has just begun to run again";
+  EXPECT_EQ(state_of_rank(3), "has no record");
+}
 
 TEST_F(Stalls, NobodyWaits) {
   EXPECT_FALSE(judge(ranks));
