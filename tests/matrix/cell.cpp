@@ -204,6 +204,7 @@ void give_experts(std::vector<Cell>& cells) {
   for (Cell& cell : cells) {
     if (cell.variant.precision != "fp64" || number++ % 3 != 0) continue;
     cell.variant.family = kMixtures[number / 3 % kMixtures.size()];
+    cell.variant.balance = number / 3 % 2 == 0 ? "sequence" : "none";
   }
 }
 
@@ -337,6 +338,7 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
           cell.variant.groups ? "groups" : "-",
           cell.variant.adapter == "none" ? "-" : "adapters-" + cell.variant.adapter,
+          cell.variant.balance == "none" ? "-" : "balance-" + cell.variant.balance,
           cell.schedule == "1f1b" ? "-" : cell.schedule};
 }
 
@@ -433,7 +435,11 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
 
   recipe.train.sequence_length = kSequence;
   recipe.train.global_batch = kGlobalBatch;
-  recipe.train.micro_batch = alone ? kGlobalBatch : kGlobalBatch / (dp * cell.accumulation);
+  const int64_t alone_at_once = cell.variant.micro_batch > 0 ? cell.variant.micro_batch : kGlobalBatch;
+  recipe.train.micro_batch = alone ? alone_at_once : kGlobalBatch / (dp * cell.accumulation);
+  if (cell.variant.balance != "none") {
+    recipe.train.experts = BalancingOptions{value_of(balance_words(), cell.variant.balance), 0.5, 0.02};
+  }
   recipe.train.steps = kCellSteps;
   const std::string& precision = cell.variant.precision;
   const bool wide = precision.ends_with("+");

@@ -34,9 +34,9 @@ GatedActivation activation_of(Activation activation) {
 
 }  // namespace
 
-MixtureOfExperts::MixtureOfExperts(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
-                                   const at::TensorOptions& options)
-    : rule_(router_of(shape)), activation_(activation_of(family_of(shape).activation)) {
+MixtureOfExperts::MixtureOfExperts(int64_t layer, const std::string& name, const ModelShape& shape,
+                                   const Parallelism& parallelism, const at::TensorOptions& options)
+    : layer_(layer), rule_(router_of(shape)), activation_(activation_of(family_of(shape).activation)) {
   const int64_t E = rule_.num_experts, M = shape.hidden_size, F = expert_features(shape);
   const auto declare = [&](const std::string& of, std::vector<int64_t> extents, int64_t num_matrices) {
     Parameter parameter =
@@ -55,11 +55,18 @@ MixtureOfExperts::MixtureOfExperts(const std::string& name, const ModelShape& sh
   if (family_of(shape).experts.gates_shared) shared_gate_ = declare(".shared_expert_gate.weight", {1, M}, 1);
 }
 
-at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {
-  const auto [choices, weights] = route(rule_, linear(x.value, router_));
+at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const Sequence& sequence) const {
+  const auto [choices, weights] = choose(x.value, sequence.routers);
   const at::Tensor y = mixture(x.value, weights, sort_by_expert(choices, rule_.num_experts),
                                {gate_up_.tensor, down_.tensor, {}, {}}, activation_, recompute);
-  return shared_ ? y + compute_shared(x, recompute, tokens) : y;
+  return shared_ ? y + compute_shared(x, recompute, sequence.tokens) : y;
+}
+
+Routing MixtureOfExperts::choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const {
+  const at::Tensor logits = linear(x, router_);
+  Routing routing = route(rule_, logits);
+  if (pass) routing.weights = pass->balanced_weights(layer_, rule_, logits, routing);
+  return routing;
 }
 
 at::Tensor MixtureOfExperts::compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {

@@ -25,17 +25,21 @@ class MixtureOfExperts {
   ///   <name>.experts.down_proj       [E, M, F]
   ///   <name>.shared_expert...        a FeedForward
   ///   <name>.shared_expert_gate.weight  [1, M]   v
-  MixtureOfExperts(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+  /// `layer`: the index of its block.
+  MixtureOfExperts(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
                    const at::TensorOptions& options);
 
-  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`, `tokens`: as
-  /// for FeedForward. The host reads the number of rows of each expert; on the Meta device rows are taken as balanced.
-  at::Tensor forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
+  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`: as for
+  /// FeedForward. The host reads the number of rows of each expert; on the Meta device rows are taken as balanced.
+  at::Tensor forward(const LayerInput& x, bool recompute, const Sequence& sequence) const;
   std::vector<Parameter*> parameters();
 
  private:
+  /// Chooses the experts of x [T, M].
+  Routing choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const;
   at::Tensor compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
 
+  int64_t layer_;
   Router rule_;
   GatedActivation activation_;
   Parameter router_, gate_up_, down_;
