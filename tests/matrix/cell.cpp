@@ -204,6 +204,7 @@ bool is_mixture(const std::string& family) {
 /// Gives every third cell in fp64 a family with experts, in turns. In other precisions rounding could choose another
 /// expert on a mesh.
 void give_experts(std::vector<Cell>& cells) {
+  Draw draw;
   size_t number = 0;
   for (Cell& cell : cells) {
     if (cell.variant.precision != "fp64" || number++ % 3 != 0) continue;
@@ -213,7 +214,8 @@ void give_experts(std::vector<Cell>& cells) {
       const bool divides = cell.dp * cell.tp * cell.cp % ep == 0 && num_experts_of(cell.variant.family) % ep == 0;
       if (divides) fitting.push_back(ep);
     }
-    cell.ep = fitting[number / 3 % fitting.size()];
+    cell.ep = draw(fitting);
+    cell.variant.balance = draw(std::vector<std::string>{"sequence", "none"});
   }
 }
 
@@ -347,6 +349,7 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
           cell.variant.groups ? "groups" : "-",
           cell.variant.adapter == "none" ? "-" : "adapters-" + cell.variant.adapter,
+          cell.variant.balance == "none" ? "-" : "balance-" + cell.variant.balance,
           cell.schedule == "1f1b" ? "-" : cell.schedule,
           cell.ep == 1 ? "-" : "ep=" + std::to_string(cell.ep)};
 }
@@ -446,7 +449,11 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
 
   recipe.train.sequence_length = kSequence;
   recipe.train.global_batch = kGlobalBatch;
-  recipe.train.micro_batch = alone ? kGlobalBatch : kGlobalBatch / (dp * cell.accumulation);
+  const int64_t alone_at_once = cell.variant.micro_batch > 0 ? cell.variant.micro_batch : kGlobalBatch;
+  recipe.train.micro_batch = alone ? alone_at_once : kGlobalBatch / (dp * cell.accumulation);
+  if (cell.variant.balance != "none") {
+    recipe.train.experts = BalancingOptions{value_of(balance_words(), cell.variant.balance), 0.5, 0.02};
+  }
   recipe.train.steps = kCellSteps;
   const std::string& precision = cell.variant.precision;
   const bool wide = precision.ends_with("+");

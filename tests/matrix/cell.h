@@ -24,6 +24,8 @@ struct Variant {
   std::string adapter = "none";  ///< none; all: adapters with dropout on every layer of blocks, norms trained; layers:
                                  ///< on one block; qv: on queries and values; ends: with dropout on embedding and head
   int64_t layers = 2;            ///< number of blocks
+  std::string balance = "none";  ///< of experts: a word of train.experts.balance; others than none with a z-loss
+  int64_t micro_batch = 0;       ///< of one rank, where numbers depend on it; 0: the global batch
 
   auto operator<=>(const Variant&) const = default;
 };

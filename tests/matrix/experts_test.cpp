@@ -1,8 +1,14 @@
-// Mixtures of experts on every kind of mesh: what one rank computes, in fp64, in which every token has the same
-// experts.
+// Mixtures of experts and their balancing on every kind of mesh: what one rank computes, in fp64, in which every token
+// has the same experts.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "runtime/program/recipe/decisions.h"
+#include "runtime/training/data/dataset.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"
@@ -60,6 +66,94 @@ TEST_P(Experts, ComputeOnEveryMeshWhatOneRankComputes) {
               "")
         << cell.describe();
   }
+}
+
+/// Returns meshes of all ranks with micro-batches of different sizes, for which one rank has the same.
+std::vector<Cell> balanced_cells(const char* balance) {
+  const int64_t n = world().size();
+  const Variant packed = mixture_of("mixtral", "packed", "sgd"), one = mixture_of("qwen3_moe", "one", "adamw");
+  std::vector<Cell> all = {{one, n, 1, 1, "none", "contiguous", false, 2, "full_shard", "full", "sublayer"},
+                           {packed, 1, n, 1, "none", "contiguous", false, 2, "no_shard", "none"},
+                           {packed, 1, n, 1, "none", "contiguous", true, 16, "no_shard", "alternate"},
+                           {one, 1, 1, n, "ring", "zigzag", false, 2, "full_shard", "full"}};
+  all[1].ep = all[3].ep = n;
+  if (n == 4) all.push_back({packed, 2, 2, 1, "none", "contiguous", true, 2, "hybrid_shard", "full"});
+  if (n == 4) all.push_back({packed, 1, 2, 2, "all_gather", "contiguous", true, 4, "no_shard", "selective"});
+  if (n > 1 && balance != std::string("transformers")) {
+    all.push_back({packed, 1, 1, 1, "none", "contiguous", false, 2 * n, "no_shard", "full"});
+    all.back().variant.layers = n;
+    all.back().pp = n;
+    all.back().schedule = n == 2 ? "1f1b" : "zb_h1";
+  }
+  for (Cell& cell : all) {
+    cell.variant.balance = balance;
+    cell.variant.micro_batch = 16 / (cell.dp * cell.accumulation);
+  }
+  return all;
+}
+
+/// Returns the sums of all ranks' routers in a step.
+std::vector<double> router_sums(const Recipe& recipe, const DeviceMesh& mesh) {
+  TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
+  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+  const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
+  return trainer.compute_gradients(batch, trainer.count_tokens(batch), {}).read().part_sums;
+}
+
+class BalancedExperts : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(BalancedExperts, AreThoseOfOneRankOnEveryMesh) {
+  if (world().size() == 8) GTEST_SKIP() << "4 ranks have shown it";
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  for (const Cell& cell : balanced_cells(GetParam())) {
+    const Recipe alone = recipe_of(cell, /*alone=*/true, folder.path()),
+                 recipe = recipe_of(cell, /*alone=*/false, folder.path());
+    const Reference reference = world().rank() == 0 ? train_reference(alone) : Reference();
+    EXPECT_EQ(train_and_compare(recipe, mesh_of(cell), reference), "") << cell.describe();
+
+    const std::vector<double> wanted = router_sums(alone, one_rank_mesh()), sums = router_sums(recipe, mesh_of(cell));
+    ASSERT_EQ(sums.size(), wanted.size());
+    EXPECT_GT(wanted[0], 0);
+    EXPECT_GT(wanted[1], 0);
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(sums[i], wanted[i], 1e-12 * wanted[i]) << cell.describe();
+    EXPECT_TRUE(std::equal(sums.begin() + 2, sums.end(), wanted.begin() + 2)) << "counts: " << cell.describe();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BalancedExperts, ::testing::Values("sequence", "micro_batch", "transformers"));
+
+TEST(Balancing, IsScaledAsTheLoss) {
+  if (world().size() > 1) GTEST_SKIP() << "arithmetic of one rank";
+  const ScratchFolder folder(world());
+  write_tokens(folder.path());
+  Cell cell{mixture_of("mixtral", "one", "sgd"), 1, 1, 1, "none", "contiguous", false, 2};
+  cell.variant.precision = "fp16_mixed";
+  cell.variant.balance = "sequence";
+  const auto gradient_of_router = [&](double scale) {
+    Recipe recipe = recipe_of(cell, /*alone=*/true, folder.path());
+    recipe.train.steps = 1;
+    recipe.train.loss_scale.emplace().fixed = scale;
+    recipe.train.experts->coefficient = 100;  // most of the router's gradient
+    for (const TracedParameter& parameter : train(recipe, one_rank_mesh()).parameters) {
+      if (parameter.name == "model.layers.0.mlp.gate.weight") return parameter.gradient;
+    }
+    return at::Tensor();
+  };
+  EXPECT_LE(relative_error(gradient_of_router(16), gradient_of_router(1)), 0.01);
+}
+
+TEST(Balancing, LeavesTheLossAlone) {
+  if (world().size() > 1) GTEST_SKIP() << "arithmetic of one rank";
+  const ScratchFolder folder(world());
+  write_tokens(folder.path());
+  Cell cell{mixture_of("mixtral", "one", "sgd"), 1, 1, 1, "none", "contiguous", false, 2};
+  const Trace plain = train(recipe_of(cell, /*alone=*/true, folder.path()), one_rank_mesh());
+  cell.variant.balance = "sequence";
+  const Trace balanced = train(recipe_of(cell, /*alone=*/true, folder.path()), one_rank_mesh());
+  EXPECT_EQ(balanced.losses.front(), plain.losses.front());
+  EXPECT_NE(balanced.losses.back(), plain.losses.back()) << "its gradient moves the weights";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Experts,

@@ -35,11 +35,6 @@ std::vector<int64_t> read_dense_layers(ConfigReader& config, int64_t num_layers)
 
 /// Checks the keys that leave the numbers unchanged at one value.
 void check_fixed_values(ConfigReader& config, const std::string& family) {
-  config.ignore("router_aux_loss_coef");  // which counts only with output_router_logits
-  if (config.boolean_or("output_router_logits", false)) {
-    config.fail("output_router_logits",
-                "is true: the balancing loss that transformers then adds to that of tokens is not available");
-  }
   for (const char* key : {"router_jitter_noise", "clip_qkv"}) {
     config.ignore(key);
     if (!config.has(key) || config.value(key) == 0) continue;
@@ -72,6 +67,11 @@ void read_experts(ConfigReader& config, ModelShape& shape) {
   if (static_cast<int64_t>(experts.mlp_only_layers.size()) == shape.num_hidden_layers) {
     config.fail("mlp_only_layers", "and decoder_sparse_step leave no layer with experts");
   }
+  config.ignore("router_aux_loss_coef");  // which counts only with output_router_logits
+  const bool balances = config.boolean_or("output_router_logits", false);
+  if (balances && !(config.has("router_aux_loss_coef") && config.value("router_aux_loss_coef") == 0)) {
+    experts.router_aux_loss_coef = config.number_or("router_aux_loss_coef", family.router_aux_loss_coef);
+  }
   check_fixed_values(config, shape.family);
 }
 
@@ -86,6 +86,10 @@ void write_experts(nlohmann::ordered_json& config, const ModelShape& shape) {
   config[family.number_key] = experts.num_experts;
   config["num_experts_per_tok"] = experts.num_experts_per_tok;
   if (family.chooses_size) config["moe_intermediate_size"] = experts.moe_intermediate_size;
+  if (experts.router_aux_loss_coef > 0) {
+    config["output_router_logits"] = true;
+    config["router_aux_loss_coef"] = experts.router_aux_loss_coef;
+  }
   if (!family.shared_key.empty()) config[family.shared_key] = experts.shared_expert_intermediate_size;
   if (family.chooses_normalisation) config["norm_topk_prob"] = experts.norm_topk_prob;
   if (!family.chooses_dense_layers) return;

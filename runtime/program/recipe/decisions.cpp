@@ -105,6 +105,7 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
            .offload_folder = parallel.fsdp.offload.path,
            .offload_parameters = parallel.fsdp.offload.parameters,
            .offload_activations = recipe.train.offload_activations,
+           .balancing = recipe.train.experts.value_or(BalancingOptions{}),
        },
        trainer_options(recipe)},
       layout,

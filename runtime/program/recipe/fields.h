@@ -43,6 +43,10 @@ void begin_adapter(Reader& reader, AdapterSection& adapter);
 bool names_mixture(const Reader& reader);
 /// Sets the defaults of the held-out samples from the data. Call after the data are read.
 void begin_evaluate(const DataOptions& data, EvaluationOptions& evaluate);
+/// Sets the balancing of experts that transformers trains the model's folder with. Call after the model is read.
+void begin_balancing(const ModelShape& shape, TrainRecipe& train);
+/// Refuses Megatron's running balancing loss by its name.
+void refuse_running_loss(const Reader& reader);
 /// Adds the axes that the order leaves out.
 void finish_order(Reader& reader, ParallelRecipe& parallel);
 void check_name(Reader& reader, const Recipe& recipe);
@@ -330,6 +334,18 @@ void fields(Archive& archive, LossScaleOptions& scale) {
 }
 
 template <class Archive>
+void fields(Archive& archive, BalancingOptions& experts) {
+  archive.when_reading([&](Reader& reader) { refuse_running_loss(reader); });
+  word_field(archive, "balance", experts.scope, balance_words());
+  const bool none = experts.scope == BalanceScope::None;
+  archive.field("coefficient", experts.coefficient,
+                {.required = experts.coefficient == 0,
+                 .above = 0,
+                 .refused = none ? "needs a loss beside it: balance sequence, micro_batch or transformers" : ""});
+  archive.field("z_loss", experts.z_loss, {.least = 0});
+}
+
+template <class Archive>
 void fields(Archive& archive, TrainRecipe& train) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
   archive.field("sequence_length", train.sequence_length, size);
@@ -348,6 +364,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("clip_norm", train.clip_norm, {.least = 0});
   archive.field("seed", train.seed, {.least = 0});
   archive.field("freeze", train.freeze);
+  archive.section("experts", train.experts, "balance");
   archive.section("parameter_metrics", train.parameter_metrics, "every");
   archive.section("profile", train.profile, "from");
   archive.field("tensorboard", train.tensorboard);
@@ -439,6 +456,7 @@ void fields(Archive& archive, Recipe& recipe) {
   archive.section("data", recipe.data, "tokens");
   archive.when_reading([&](Reader&) { begin_evaluate(recipe.data, recipe.evaluate); });
   archive.section("evaluate", recipe.evaluate, "tokens");
+  archive.when_reading([&](Reader&) { begin_balancing(shape, recipe.train); });
   archive.section("train", recipe.train);
   archive.section("optimizer", recipe.optimizer, "name");
   archive.section("schedule", recipe.schedule, "name");

@@ -25,6 +25,14 @@ inline WordsOf<Schedule> schedule_words() {
           {"wsd", Schedule::Wsd}};
 }
 
+/// Returns the words for train.experts.balance.
+inline WordsOf<BalanceScope> balance_words() {
+  return {{"none", BalanceScope::None},
+          {"sequence", BalanceScope::Sequence},
+          {"micro_batch", BalanceScope::MicroBatch},
+          {"transformers", BalanceScope::AllLayers}};
+}
+
 /// A recipe with every default filled in and every path absolute: load_recipe() returns it and a run keeps it. Members
 /// are named like the keys of the YAML file.
 struct ModelRecipe {
@@ -96,7 +104,8 @@ struct TrainRecipe : BatchOptions {
   int64_t max_skipped = 25;         ///< skipped steps allowed in a row
   double clip_norm = 1.0;           ///< 0: no clipping
   int64_t seed = 42;
-  std::vector<std::string> freeze;  ///< globs for the names of parameters that are not trained
+  std::vector<std::string> freeze;          ///< globs for the names of parameters that are not trained
+  std::optional<BalancingOptions> experts;  ///< how they are balanced; none: they are not
   ParameterMetricsRecipe parameter_metrics;
   ProfileOptions profile;
   bool tensorboard = false;  ///< writes the metrics as TensorBoard's events too

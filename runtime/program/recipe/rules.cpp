@@ -187,6 +187,18 @@ bool names_mixture(const Reader& reader) {
   return reader.has_items("mixture");
 }
 
+void begin_balancing(const ModelShape& shape, TrainRecipe& train) {
+  const double coefficient = shape.experts.router_aux_loss_coef;
+  if (coefficient > 0) train.experts = BalancingOptions{BalanceScope::AllLayers, coefficient};
+}
+
+void refuse_running_loss(const Reader& reader) {
+  if (!reader.is_word("balance", "global_aux_loss")) return;
+  reader.fail("balance",
+              "global_aux_loss is Megatron's running mean over the micro-batches of a step so far, a number that "
+              "depends on the mesh: use sequence or micro_batch");
+}
+
 void begin_evaluate(const DataOptions& data, EvaluationOptions& evaluate) {
   static_cast<SourceOptions&>(evaluate) = data;
   evaluate.tokens.clear();  // keys of the training file alone, and its order

@@ -151,6 +151,18 @@ void check_optimizer(const OptimizerOptions& optimizer) {
                    "above 0, or leave adamw_learning_rate out");
 }
 
+void check_balancing(const Recipe& recipe, const MeshLayout& layout) {
+  if (!recipe.train.experts) return;
+  if (!recipe.model.shape.experts) {
+    throw InputError("train.experts",
+                     "balances the experts of a model, but a " + recipe.model.shape.family + " has none: leave it out");
+  }
+  if (recipe.train.experts->scope != BalanceScope::AllLayers || layout.size(kPipelineAxis) == 1) return;
+  throw InputError("train.experts.balance", "transformers joins the layers of all stages, but a stage of pp=" +
+                                                number(layout.size(kPipelineAxis)) +
+                                                " knows its own: use micro_batch or sequence, or pp=1");
+}
+
 void check_id(const std::string& key, std::optional<int64_t> id, const std::string& dtype) {
   if (dtype == "megatron") return;
   const int64_t largest = dtype == "uint8" ? 0xff : dtype == "uint16" ? 0xffff : 0xffffffff;
@@ -218,6 +230,7 @@ void check_values(const Recipe& recipe, const MeshLayout& layout) {
   check_batch(recipe.train, layout.size(kDataAxis));
   check_schedule(recipe.schedule, recipe.train.steps);
   check_optimizer(recipe.optimizer);
+  check_balancing(recipe, layout);
   check_data(recipe);
   check_profile(recipe.train, layout.size());
 }

@@ -174,6 +174,8 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
   if (train.device_flops > 0) metrics.mfu = metrics.flops_per_rank / train.device_flops;
   summarize(ranks, meter_.groups(), metrics);
   if (outcome && trainer.options().loss_scale) metrics.loss_scale = outcome->loss_scale;
+  if (outcome && trainer.options().shape.experts)
+    metrics.experts = expert_metrics(trainer.options(), made.result.part_sums);
   metrics.skipped = !outcome || made.result.non_finite;
   if (!outcome) {
     metrics.no_label = describe_samples(run_.data, state_.num_samples - train.global_batch, train.global_batch);

@@ -16,6 +16,10 @@ std::string console_line(const StepMetrics& metrics, int64_t num_steps, double e
       fmt::format("step {:>{}}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tok/s  eta {}", metrics.step,
                   std::to_string(num_steps).size(), num_steps, metrics.loss, metrics.grad_norm, metrics.learning_rate,
                   with_separators(std::llround(metrics.tokens_per_second)), duration(eta_seconds));
+  if (metrics.experts) {
+    line += fmt::format("  load {:.2f}", metrics.experts->load_max);
+    if (metrics.experts->balance_loss) line += fmt::format("  balance {:.4f}", *metrics.experts->balance_loss);
+  }
   if (metrics.evaluation) line += fmt::format("  eval loss {:.4f}", metrics.evaluation->loss);
   if (!metrics.skipped) return line;
   line += metrics.non_finite.empty() ? "  skipped: the loss is not finite"

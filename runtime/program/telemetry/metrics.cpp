@@ -40,6 +40,16 @@ ordered_json seconds_of(const StepMetrics& metrics) {
   return seconds;
 }
 
+ordered_json experts_of(const ExpertMetrics& metrics) {
+  ordered_json experts = ordered_json::object();
+  if (metrics.balance_loss) experts["balance_loss"] = *metrics.balance_loss;
+  if (metrics.z_loss) experts["z_loss"] = *metrics.z_loss;
+  experts["load_max"] = metrics.load_max;
+  experts["load_mean"] = metrics.load_mean;
+  experts["unused"] = metrics.unused;
+  return experts;
+}
+
 double number_at(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
@@ -92,6 +102,7 @@ ordered_json MetricsFile::line_of(const StepMetrics& metrics) const {
     entry["eval_tokens"] = metrics.evaluation->tokens;
     entry["eval_seconds"] = metrics.evaluation->seconds;
   }
+  if (metrics.experts) entry["experts"] = experts_of(*metrics.experts);
   entry["time"] = rounded(metrics.time);
   entry["counted_tokens"] = metrics.counted_tokens;
   entry["loss_max"] = metrics.loss_max;

@@ -54,6 +54,11 @@ bool Reader::has_items(const std::string& key) const {
   return given != nullptr && !(given->kind == YamlValue::Kind::List && given->items.empty());
 }
 
+bool Reader::is_word(const std::string& key, const std::string& word) const {
+  const YamlValue* given = find(key);
+  return given != nullptr && given->kind == YamlValue::Kind::Scalar && given->text == word;
+}
+
 Reader Reader::enter(const std::string& key) const {
   const YamlValue* given = find(key);
   return enter(key, given == nullptr ? kEmptyMap : *given);

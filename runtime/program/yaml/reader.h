@@ -55,6 +55,8 @@ class Reader {
   bool has(const std::string& key) const { return find(key) != nullptr; }
   /// Returns true when `key` exists and is not an empty list.
   bool has_items(const std::string& key) const;
+  /// Returns true when the value of `key` is this word.
+  bool is_word(const std::string& key, const std::string& word) const;
   /// Fixes the values from here on: a key may repeat a value, and one that differs is refused in the name of `owner`.
   /// An empty owner fixes nothing.
   void settle(std::string owner) { owner_ = std::move(owner); }

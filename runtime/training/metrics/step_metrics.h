@@ -32,6 +32,18 @@ struct CopyMetrics {
   double to_device = 0, to_host = 0;
 };
 
+/// The experts' shares of a step's tokens, all layers and ranks together.
+struct ExpertMetrics {
+  /// The balancing loss without its coefficient, mean over the step and, unless it joins layers, over layers; none: it
+  /// is not computed.
+  std::optional<double> balance_loss = {};
+  std::optional<double> z_loss =
+      {};                ///< mean over tokens and layers, without its coefficient; none: it is not computed
+  double load_max = 0;   ///< in the worst layer: rows of its fullest expert over the mean of its experts
+  double load_mean = 0;  ///< mean of that over layers
+  int64_t unused = 0;    ///< number of experts without a token in the step
+};
+
 /// Where the time of a step went: means over ranks, in seconds. What is not in the parts is forward and backward.
 struct SecondsMetrics {
   double data = 0;                  ///< waiting for samples
@@ -63,6 +75,7 @@ struct StepMetrics {
   SecondsMetrics seconds = {};
   std::map<std::string, CollectiveMetrics> collectives = {};  ///< by the name of their group: "dp", "tp", "dp_cp"
   std::optional<CopyMetrics> copies = {};                     ///< with offload on GPUs
+  std::optional<ExpertMetrics> experts = {};                  ///< of a model with experts, unless no label counts
 };
 
 /// The measurements of one parameter in one step: norms of the complete tensor.

@@ -50,7 +50,7 @@ Block::Block(int64_t layer, const std::string& name, const ModelShape& shape, co
       recompute_(recompute),
       dtype_(options.dtype().toScalarType()) {
   if (has_experts(shape, layer)) {
-    mixture_.emplace(name + ".mlp", shape, parallelism, options);
+    mixture_.emplace(layer, name + ".mlp", shape, parallelism, options);
   } else {
     feed_forward_.emplace(name + ".mlp", shape, shape.intermediate_size, parallelism, options);
   }
@@ -115,9 +115,8 @@ at::Tensor Block::compute_attention(const at::Tensor& x, const Sequence& sequenc
 }
 
 at::Tensor Block::feed_forward(const LayerInput& x, bool again, const Sequence& sequence) const {
-  return update(
-      mixture_ ? mixture_->forward(x, again, sequence.tokens) : feed_forward_->forward(x, again, sequence.tokens),
-      fed_norm_);
+  return update(mixture_ ? mixture_->forward(x, again, sequence) : feed_forward_->forward(x, again, sequence.tokens),
+                fed_norm_);
 }
 
 at::Tensor Block::update(at::Tensor y, const std::optional<RmsNorm>& norm) const {

@@ -14,6 +14,9 @@ struct ExpertsShape {
   int64_t shared_expert_intermediate_size = 0;  ///< of the expert that computes all tokens; 0: there is none
   bool norm_topk_prob = false;                  ///< the weights of a token's experts are divided by their sum
   std::vector<int64_t> mlp_only_layers;         ///< layers with a feed-forward layer instead of experts, ascending
+  /// The coefficient of transformers' balancing loss in training; does not change the model (train.experts). 0: without
+  /// output_router_logits it does not count.
+  double router_aux_loss_coef = 0;
 
   /// Returns true when a layer has experts.
   explicit operator bool() const { return num_experts > 0; }

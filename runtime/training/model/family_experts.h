@@ -36,6 +36,8 @@ struct FamilyExperts {
   bool chooses_normalisation = false;  ///< norm_topk_prob
   bool chooses_dense_layers = false;   ///< mlp_only_layers, decoder_sparse_step
 
+  double router_aux_loss_coef = 0.001;  ///< the value of an absent key
+
   explicit operator bool() const { return !number_key.empty(); }
 };
 

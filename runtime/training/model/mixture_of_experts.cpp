@@ -34,9 +34,10 @@ GatedActivation activation_of(Activation activation) {
 
 }  // namespace
 
-MixtureOfExperts::MixtureOfExperts(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
-                                   const at::TensorOptions& options)
-    : rule_(router_of(shape)),
+MixtureOfExperts::MixtureOfExperts(int64_t layer, const std::string& name, const ModelShape& shape,
+                                   const Parallelism& parallelism, const at::TensorOptions& options)
+    : layer_(layer),
+      rule_(router_of(shape)),
       activation_(activation_of(family_of(shape).activation)),
       ep_(parallelism.experts),
       rows_over_(ep_.size() > 1 && !parallelism.tensor.splits_rows() ? parallelism.tensor.group : Group()) {
@@ -68,13 +69,22 @@ MixtureOfExperts::MixtureOfExperts(const std::string& name, const ModelShape& sh
   }
 }
 
-at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {
-  const at::Tensor y = all_rows(compute_experts(own_rows(x.value, rows_over_), recompute), x.value.size(0), rows_over_);
-  return shared_ ? y + compute_shared(x, recompute, tokens) : y;
+at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const Sequence& sequence) const {
+  const at::Tensor y = all_rows(compute_experts(own_rows(x.value, rows_over_), recompute, sequence.routers),
+                                x.value.size(0), rows_over_);
+  return shared_ ? y + compute_shared(x, recompute, sequence.tokens) : y;
 }
 
-at::Tensor MixtureOfExperts::compute_experts(const at::Tensor& x, bool recompute) const {
-  const auto [choices, weights] = route(rule_, linear(x, router_));
+Routing MixtureOfExperts::choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const {
+  const at::Tensor logits = linear(x, router_);
+  Routing routing = route(rule_, logits);
+  if (pass) routing.weights = pass->balanced_weights(layer_, rule_, logits, routing);
+  return routing;
+}
+
+at::Tensor MixtureOfExperts::compute_experts(const at::Tensor& x, bool recompute,
+                                             const std::shared_ptr<RouterPass>& pass) const {
+  const auto [choices, weights] = choose(x, pass);
   const ExpertRows rows = sort_by_expert(choices, rule_.num_experts);
   const ExpertWeights experts = {gate_up_.tensor, down_.tensor, {}, {}};
   if (ep_.size() == 1) return mixture(x, weights, rows, experts, activation_, recompute);

@@ -27,12 +27,13 @@ class MixtureOfExperts {
   ///   <name>.experts.down_proj       [E, M, F]
   ///   <name>.shared_expert...        a FeedForward
   ///   <name>.shared_expert_gate.weight  [1, M]   v
-  MixtureOfExperts(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+  /// `layer`: the index of its block.
+  MixtureOfExperts(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
                    const at::TensorOptions& options);
 
-  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`, `tokens`: as
-  /// for FeedForward. The host reads the number of rows of each expert; on the Meta device rows are taken as balanced.
-  at::Tensor forward(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
+  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`: as for
+  /// FeedForward. The host reads the number of rows of each expert; on the Meta device rows are taken as balanced.
+  at::Tensor forward(const LayerInput& x, bool recompute, const Sequence& sequence) const;
   /// Returns all parameters but those of experts that are cut over ep; experts are last.
   std::vector<Parameter*> parameters();
   /// Returns the parameters of experts that are cut over ep; none without ep.
@@ -41,9 +42,13 @@ class MixtureOfExperts {
   void use_experts_in(WithExperts with_experts) { with_experts_ = std::move(with_experts); }
 
  private:
-  at::Tensor compute_experts(const at::Tensor& x, bool recompute) const;
+  /// Chooses the experts of x [T, M].
+  Routing choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const;
+  /// Computes the experts of x [T, M], this rank's rows.
+  at::Tensor compute_experts(const at::Tensor& x, bool recompute, const std::shared_ptr<RouterPass>& pass) const;
   at::Tensor compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
 
+  int64_t layer_;
   Router rule_;
   GatedActivation activation_;
   Group ep_, rows_over_;  // rows_over_: tp where this layer cuts the rows itself

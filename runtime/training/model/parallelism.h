@@ -1,7 +1,10 @@
 #pragma once
 
+#include <memory>
+
 #include "context_parallel/attention.h"
 #include "context_parallel/sequence_layout.h"
+#include "expert_parallel/router_pass.h"
 #include "runtime/training/model/key_value_cache.h"
 #include "runtime/training/model/operators/rope.h"
 #include "tensor_parallel/tensor_parallel.h"
@@ -26,6 +29,7 @@ struct Sequence {
   KeyValueCache* cache = nullptr;  ///< holds earlier positions, and these after the forward; null: no cache
   at::Tensor tokens = {};          ///< int64 [T]: a number for each token that is unique in the run, from which dropout
                                    ///< draws; undefined: adapters drop nothing
+  std::shared_ptr<RouterPass> routers = {};  ///< in training: takes part in routing; null: routers choose alone
 };
 
 }  // namespace meshtrain

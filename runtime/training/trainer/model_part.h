@@ -28,6 +28,15 @@ class ModelPart {
   /// dtype and device. Throws std::logic_error where the part cannot be a stage behind another rank's: the default.
   virtual at::Tensor make_input(const MicroBatch& micro_batch) const;
 
+  /// Begins a step of `num_micro_batches` forwards. `scale`: a scalar, the factor of the losses' backward (loss scale).
+  virtual void begin_step(const at::Tensor& /*scale*/, int64_t /*num_micro_batches*/) {}
+  /// Ends the forwards and backwards of a step. Returns numbers that the trainer adds up over all parts and ranks, fp64
+  /// [n] with the same n everywhere; undefined, everywhere: none.
+  virtual at::Tensor end_step() { return {}; }
+  /// Changes what is neither trained nor saved by the optimizer: call after each update of a step. `sums`: of
+  /// end_step(). `non_finite`: a scalar, 1 when the step changes nothing, or 0.
+  virtual void update(const at::Tensor& /*sums*/, const at::Tensor& /*non_finite*/) {}
+
   /// Returns the groups of the part's parameters, at least one; they live as long as the part. Losses are summed over
   /// the tokens() of the first group.
   virtual const std::vector<ParameterGroup>& groups() const = 0;

@@ -29,13 +29,16 @@ StepOutcome::StepOutcome(at::Tensor all)
       non_finite(values[2]),
       num_stop(values[3]),
       num_saved(values[4]),
-      own_loss_sum(values[5]) {}
+      own_loss_sum(values[5]) {
+  constexpr int64_t kScalars = 6;
+  if (values.size(0) > kScalars) part_sums = values.narrow(0, kScalars, values.size(0) - kScalars);
+}
 
 StepResult StepOutcome::read() const {
   at::Tensor& host = *host_values_;
   if (!host.defined()) host = values.is_meta() ? at::zeros(values.sizes(), at::kDouble) : values.cpu();
   const double* of = host.const_data_ptr<double>();
-  return {of[0], of[1], of[2] != 0, of[3], of[4], of[5]};
+  return {of[0], of[1], of[2] != 0, of[3], of[4], of[5], {of + 6, of + host.numel()}};
 }
 
 }  // namespace meshtrain

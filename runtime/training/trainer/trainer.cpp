@@ -127,7 +127,7 @@ StepResult Trainer::skip(const StepRequest& request) const {
 void Trainer::use_graph(std::unique_ptr<DeviceGraph> graph) {
   graph_ = std::make_unique<StepGraph>(std::move(graph), [this](const StepBatch& batch, const StepInputs& inputs) {
     const StepOutcome outcome(compute_gradients(batch, inputs));
-    update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+    make_update(outcome, inputs.learning_rate);
     return outcome.values;
   });
 }
@@ -148,7 +148,7 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
   if (measure) meter_->before_update();
   if (!as_graph) {
     const ComputeTimer timer;
-    update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+    make_update(outcome, inputs.learning_rate);
     if (device_.is_cpu()) outcome.optimizer_seconds = timer.seconds();
   }
   if (graph_ && !measure) limit_graph();  // on all ranks: samples of some may have documents, which no graph takes
@@ -165,7 +165,7 @@ StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_count
 }
 
 void Trainer::update(const StepOutcome& outcome, double learning_rate) {
-  update(outcome.grad_norm, outcome.non_finite, at::full_like(outcome.grad_norm, learning_rate));
+  make_update(outcome, at::full_like(outcome.grad_norm, learning_rate));
   shards_changed({.rounded = optimizer_->rounds()});
   undecided_ = outcome;
 }
@@ -191,6 +191,7 @@ const PipelineSchedule& Trainer::schedule_of(size_t num_micro_batches) {
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
   const at::AutoGradMode records(true);  // also where the caller has a NoGradGuard
   for (const ParameterGroup& group : groups_) group.fsdp->begin_step();
+  for (const auto& part : parts_) part->begin_step(inputs.loss_scale, static_cast<int64_t>(batch.micro_batches.size()));
   if (leaving_ && scales_loss_) unscale_ = inputs.loss_scale.reciprocal();
   // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step). So
   // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
@@ -198,10 +199,12 @@ at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& 
                                            inputs.loss_scale / inputs.num_counted, pipeline_);
   sum_shared();
   if (scales_loss_ && !leaving_) multiply_gradients(inputs.loss_scale.reciprocal());
-  const at::Tensor votes = vote(loss_sum, inputs);
+  const at::Tensor part_sums = end_parts();
+  const at::Tensor votes = vote(loss_sum, part_sums, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
   const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
-  return at::stack({loss, grad_norm, non_finite, votes[2], votes[3], loss_sum});
+  const at::Tensor values = at::stack({loss, grad_norm, non_finite, votes[2], votes[3], loss_sum});
+  return part_sums.defined() ? at::cat({values, votes.narrow(0, 4, part_sums.numel())}) : values;
 }
 
 // Ends the step with an all-reduce that has a timeout: communication inside a graph has none.
@@ -210,17 +213,17 @@ void Trainer::limit_graph() const {
   mesh_.world().with_purpose("graph").all_reduce(after).wait();
 }
 
-void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {
+void Trainer::make_update(const StepOutcome& outcome, const at::Tensor& learning_rate) {
   FlightRecorder::own().set_work("optimizer");
-  if (!leaving_ || device_.is_meta()) {
-    finish_copies();
-    optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
-    return;
+  at::Tensor numbers = at::stack({outcome.grad_norm, outcome.non_finite, learning_rate});
+  if (leaving_ && !device_.is_meta()) {
+    numbers = numbers.cpu();
+    mesh_.world().check();  // the numbers may be from a collective that failed
   }
-  const at::Tensor numbers = at::stack({grad_norm, non_finite, learning_rate}).cpu();
-  mesh_.world().check();  // the numbers may be from a collective that failed
   finish_copies();
   optimizer_->step({numbers[2], clip_factor(numbers[0]), numbers[1].to(at::kBool)});
+  if (!outcome.part_sums.defined()) return;
+  for (const auto& part : parts_) part->update(outcome.part_sums, numbers[1]);
 }
 
 void Trainer::finish_copies() const {
@@ -257,13 +260,24 @@ void Trainer::sum_shared() const {
   }
 }
 
+at::Tensor Trainer::end_parts() const {
+  at::Tensor sums;
+  for (const auto& part : parts_) {
+    const at::Tensor own = part->end_step();
+    if (own.defined()) sums = sums.defined() ? sums + own : own;
+  }
+  return sums;
+}
+
 // One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
-// only the first of them adds it), squares of the owned gradients, stop requests, and durable parts of a checkpoint.
-at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
+// only the first of them adds it), squares of the owned gradients, stop requests, durable parts of a checkpoint, and
+// what parts have counted.
+at::Tensor Trainer::vote(const at::Tensor& loss_sum, const at::Tensor& part_sums, const StepInputs& inputs) const {
   FlightRecorder::own().set_work("norm and vote");
   const bool speaks = pipeline_.has_loss() && groups_.front().replicas.part().tp == 0;
   const at::Tensor squares = leaving_ ? leaving_->sum() : owned_squares(owned_, device_);
   at::Tensor votes = at::stack({speaks ? loss_sum : at::zeros_like(loss_sum), squares, inputs.stop, inputs.saved});
+  if (part_sums.defined()) votes = at::cat({votes, part_sums});
   mesh_.world().with_purpose("vote").all_reduce(votes).wait();
   return votes;
 }

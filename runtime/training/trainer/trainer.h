@@ -130,15 +130,17 @@ class Trainer {
   /// Returns each of `numbers` summed over dp x cp.
   std::vector<int64_t> sums_of(std::vector<int64_t> numbers) const;
   StepInputs inputs_of(int64_t num_counted, const StepRequest& request);
-  /// Computes gradients and the values of StepOutcome with tensors alone, so that a graph can record it; update() below
+  /// Computes gradients and the values of StepOutcome with tensors alone, so that a graph can record it; make_update()
   /// changes the parameters likewise.
   at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
   /// Returns the schedule of a step with so many micro-batches.
   const PipelineSchedule& schedule_of(size_t num_micro_batches);
-  void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
+  void make_update(const StepOutcome& outcome, const at::Tensor& learning_rate);
   /// Sums the gradients of buffers that several stages share.
   void sum_shared() const;
-  at::Tensor vote(const at::Tensor& loss_sum, const StepInputs& inputs) const;
+  /// Returns the sums of ModelPart::end_step() over this rank's parts; undefined: none.
+  at::Tensor end_parts() const;
+  at::Tensor vote(const at::Tensor& loss_sum, const at::Tensor& part_sums, const StepInputs& inputs) const;
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
   void limit_graph() const;
   void multiply_gradients(const at::Tensor& factor);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "context_parallel/choice.h"
+#include "expert_parallel/router_pass.h"
 #include "fsdp/options.h"
 #include "mesh/layout.h"
 #include "pipeline_parallel/schedule.h"
@@ -76,6 +77,7 @@ struct TransformerOptions {
   std::filesystem::path offload_folder = {};  ///< of the ranks' files, for Offload::Disk
   bool offload_parameters = true;             ///< false: offloads only the optimizer's state
   bool offload_activations = false;           ///< ActivationOffload on GPUs; no effect on CPU ranks
+  BalancingOptions balancing = {};            ///< of experts; no effect without
 };
 
 /// The options for training a Transformer on a mesh.

@@ -8,17 +8,31 @@
 namespace meshtrain {
 
 TransformerPart::TransformerPart(std::unique_ptr<ShardedModel> model, const ModelReplicas& replicas,
-                                 std::shared_ptr<const Sequences> sequences)
-    : model_(std::move(model)), groups_({{&model_->fsdp(), replicas.dense}}), sequences_(std::move(sequences)) {
+                                 std::shared_ptr<const Sequences> sequences, std::unique_ptr<StepRouters> routers)
+    : model_(std::move(model)),
+      groups_({{&model_->fsdp(), replicas.dense}}),
+      sequences_(std::move(sequences)),
+      routers_(std::move(routers)) {
   if (model_->experts() != nullptr) groups_.push_back({model_->experts(), replicas.experts.value()});
+}
+
+void TransformerPart::begin_step(const at::Tensor& scale, int64_t num_micro_batches) {
+  if (routers_) routers_->begin_step(scale, num_micro_batches);
+}
+
+at::Tensor TransformerPart::end_step() {
+  return routers_ ? routers_->end_step() : at::Tensor();
 }
 
 at::Tensor TransformerPart::forward(const at::Tensor& input, const MicroBatch& micro_batch) {
   const at::Device device = device_of(groups_);
-  const Sequence sequence =
-      at::GradMode::is_enabled() ? sequences_->in_training(micro_batch) : sequences_->of(micro_batch.documents);
-  return model_->forward(input.defined() ? input : to_device(micro_batch.inputs, device),
-                         {sequence, to_device(micro_batch.labels, device)});
+  const bool trains = at::GradMode::is_enabled();
+  Sequence sequence = trains ? sequences_->in_training(micro_batch) : sequences_->of(micro_batch.documents);
+  if (trains && routers_) sequence.routers = routers_->begin_pass(micro_batch.inputs.numel());
+  at::Tensor output = model_->forward(input.defined() ? input : to_device(micro_batch.inputs, device),
+                                      {sequence, to_device(micro_batch.labels, device)});
+  if (sequence.routers) sequence.routers->end_forward();
+  return output;
 }
 
 at::Tensor TransformerPart::make_input(const MicroBatch& micro_batch) const {
@@ -36,7 +50,8 @@ std::vector<std::shared_ptr<TransformerPart>> make_transformer(const Transformer
   const auto sequences = std::make_shared<const Sequences>(options, mesh, device);
   std::vector<std::shared_ptr<TransformerPart>> parts;
   for (auto& model : models) {
-    parts.push_back(std::make_shared<TransformerPart>(std::move(model), replicas, sequences));
+    auto routers = options.shape.experts ? std::make_unique<StepRouters>(options, mesh, device) : nullptr;
+    parts.push_back(std::make_shared<TransformerPart>(std::move(model), replicas, sequences, std::move(routers)));
   }
   return parts;
 }

@@ -6,6 +6,7 @@
 #include "runtime/training/trainer/model_part.h"
 #include "runtime/training/transformer/parallelize.h"
 #include "runtime/training/transformer/sequences.h"
+#include "runtime/training/transformer/step_routers.h"
 
 namespace meshtrain {
 
@@ -13,9 +14,12 @@ namespace meshtrain {
 class TransformerPart final : public ModelPart {
  public:
   /// `replicas`: the maps of the model's Fsdps. `sequences`: makes the Sequence of each micro-batch.
+  /// `routers`: of a model with experts; null without.
   TransformerPart(std::unique_ptr<ShardedModel> model, const ModelReplicas& replicas,
-                  std::shared_ptr<const Sequences> sequences);
+                  std::shared_ptr<const Sequences> sequences, std::unique_ptr<StepRouters> routers = nullptr);
 
+  void begin_step(const at::Tensor& scale, int64_t num_micro_batches) override;
+  at::Tensor end_step() override;
   at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override;
   at::Tensor make_input(const MicroBatch& micro_batch) const override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
@@ -28,6 +32,7 @@ class TransformerPart final : public ModelPart {
   std::unique_ptr<ShardedModel> model_;
   std::vector<ParameterGroup> groups_;
   std::shared_ptr<const Sequences> sequences_;
+  std::unique_ptr<StepRouters> routers_;
 };
 
 /// Makes the Transformer of `options` in one part, or the parts of `stages`; see parallelize(). `replicas`: the result

@@ -552,7 +552,7 @@ TEST_F(ConfigJson, ReadsWhichLayersHaveExperts) {
   EXPECT_TRUE(has(refusal(mixtral.dump()), "num_experts_per_tok is 5, more than the 4 experts of num_local_experts"));
   for (const auto& [name, key, value] :
        {std::tuple("mixtral", "router_jitter_noise", json(0.1)), std::tuple("olmoe", "clip_qkv", json(8.0)),
-        std::tuple("qwen2_moe", "output_router_logits", json(true)), std::tuple("qwen2_moe", "qkv_bias", json(false)),
+        std::tuple("qwen2_moe", "qkv_bias", json(false)),
         std::tuple("qwen3_moe", "shared_expert_intermediate_size", json(4)),
         std::tuple("granitemoe", "shared_intermediate_size", json(4))}) {
     json changed = fixture(name);

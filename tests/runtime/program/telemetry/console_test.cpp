@@ -18,6 +18,11 @@ TEST(Console, ALineAStep) {
   StepMetrics evaluated{12, 2.12345, 0.5, 1e-3};
   evaluated.evaluation = EvaluationMetrics{1.98766, 100, 2};
   EXPECT_TRUE(console_line(evaluated, 600, 75).ends_with("  eta 1:15  eval loss 1.9877"));
+  StepMetrics mixture{12, 2.12345, 0.5, 1e-3};
+  mixture.experts = ExpertMetrics{.load_max = 2.5};
+  EXPECT_TRUE(console_line(mixture, 600, 75).ends_with("  eta 1:15  load 2.50"));
+  mixture.experts->balance_loss = 1.03125;
+  EXPECT_TRUE(console_line(mixture, 600, 75).ends_with("  load 2.50  balance 1.0312"));
   EXPECT_EQ(with_separators(999), "999");
   EXPECT_EQ(with_separators(-1234567), "-1,234,567");
   EXPECT_EQ(with_separators(-123), "-123");

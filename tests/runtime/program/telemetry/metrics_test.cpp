@@ -52,6 +52,23 @@ TEST(Metrics, OfAnEvaluationAreInItsStepsLine) {
   EXPECT_EQ(lines[1]["eval_seconds"], 0.5);
 }
 
+TEST(Metrics, HaveTheLoadOfExperts) {
+  const ScratchFolder folder;
+  MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
+  StepMetrics step{1, 2.5};
+  metrics.append(step);
+  step.experts = ExpertMetrics{.load_max = 2, .load_mean = 1.5, .unused = 3};
+  metrics.append(step);
+  step.experts->balance_loss = 1.25;
+  step.experts->z_loss = 0.5;
+  metrics.append(step);
+  const auto lines = lines_of(folder.path() / "metrics.jsonl");
+  EXPECT_FALSE(lines[0].contains("experts"));
+  EXPECT_EQ(lines[1]["experts"], (nlohmann::json{{"load_max", 2.0}, {"load_mean", 1.5}, {"unused", 3}}));
+  EXPECT_EQ(lines[2]["experts"]["balance_loss"], 1.25);
+  EXPECT_EQ(lines[2]["experts"]["z_loss"], 0.5);
+}
+
 TEST(Metrics, HaveCopiesInEachDirectionWhereShardsAreOffloaded) {
   const ScratchFolder folder;
   MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
