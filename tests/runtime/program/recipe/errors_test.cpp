@@ -375,7 +375,7 @@ TEST(RecipeErrors, NameTheMesh) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe);
   EXPECT_EQ(input_error([&] { load_recipe(file, {}, "dp=2,zp=2"); }),
-            "--mesh dp=2,zp=2: \"zp\" is not one of dp, tp, cp, pp; did you mean \"dp\"?");
+            "--mesh dp=2,zp=2: \"zp\" is not one of dp, tp, cp, pp, ep; did you mean \"dp\"?");
   EXPECT_NE(input_error([&] { load_recipe(file, {}, "dp=two"); }).find("dp=two"), std::string::npos);
 }
 

@@ -143,17 +143,17 @@ TEST(PipelineNotes, WarnOfOneMicroBatchAndOfKeysWithoutEffect) {
   const auto warnings = [](const Recipe& recipe, const MeshLayout& layout) {
     return pipeline_warnings(recipe, resolve(recipe, layout));
   };
-  using Lines = std::vector<std::string>;
-  EXPECT_EQ(warnings(recipe_of(8), pipelined(2)), Lines{});
-  EXPECT_EQ(warnings(recipe_of(8), pipelined(1, 2)), Lines{});
-  const Lines one = warnings(recipe_of(8, 1), pipelined(4));
+  using Warnings = std::vector<std::string>;
+  EXPECT_EQ(warnings(recipe_of(8), pipelined(2)), Warnings{});
+  EXPECT_EQ(warnings(recipe_of(8), pipelined(1, 2)), Warnings{});
+  const Warnings one = warnings(recipe_of(8, 1), pipelined(4));
   ASSERT_EQ(one.size(), 1u);
   EXPECT_TRUE(one[0].starts_with("a step has 1 micro-batch, so the ranks of the pipeline wait for 7")) << one[0];
   EXPECT_EQ(warnings(staged(recipe_of(8), {"1f1b", 1, {4, 4}}), pipelined(1, 2)),
-            Lines{"parallel.pipeline.schedule and parallel.pipeline.layers have no effect: mesh dp=2,cp=1,tp=1 has no "
+            Warnings{"parallel.pipeline.schedule and parallel.pipeline.layers have no effect: mesh dp=2,cp=1,tp=1 has no "
                   "pp"});
   EXPECT_EQ(warnings(staged(recipe_of(8), {"auto", 2, {}}), pipelined(1, 2)),
-            Lines{"parallel.pipeline.stages_per_rank has no effect: mesh dp=2,cp=1,tp=1 has no pp"});
+            Warnings{"parallel.pipeline.stages_per_rank has no effect: mesh dp=2,cp=1,tp=1 has no pp"});
 }
 
 TEST(PipelineChoice, AutoReducesGradientsOnceAStep) {
