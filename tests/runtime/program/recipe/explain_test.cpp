@@ -49,7 +49,7 @@ TEST(ExplainKey, SaysWhereAKeyIsNeededAndWhatItsDefaultIs) {
            {"evaluate.shuffle", "true or false\n  default: false\n"},
            {"parallel.mesh.dp", "a whole number\n  at least 1, or the word auto\n"},
            {"evaluate.boundary_labels", "default: that of data.boundary_labels\n"},
-           {"parallel.mesh", "  keys: dp, tp, cp, pp\n  each size at least 1, or the word auto\n"},
+           {"parallel.mesh", "  keys: dp, tp, cp, pp, ep\n  each size at least 1, or the word auto\n"},
            {"parallel.order", "  each one of: dp, tp, cp, pp\n"},
            {"model.rope_scaling.low_freq_factor", "  needed for llama3\n  above 0\n"},
            {"data.documents", "  default: none\n  at least 0, or the word index\n"},
