@@ -72,6 +72,6 @@ inline std::string name_of_rank(int rank) {
 }
 
 /// A pattern for a group, or for a link with both ends.
-inline const std::string kGroupOrLink = R"((group \w+|link pp \d>\d from rank \d to rank \d))";
+inline const std::string kGroupOrLink = R"((group \w+(?: ends)?|link pp \d>\d from rank \d to rank \d))";
 
 }  // namespace meshtrain::testing
