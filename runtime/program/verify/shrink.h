@@ -19,8 +19,9 @@ namespace meshtrain {
 ///   groups         another way, one that is trained if that is not
 ///   sequence, batch, everything that is no size of the model
 ///
-/// Two layers, or one for each stage of a pipeline, which represent the two in turns; heads of 8. The initial weights are larger, as the rows they meet are shorter: activations keep their
-/// size. Never larger than before; what is small already is left alone.
+/// Two layers, or one for each stage of a pipeline, which represent the two in turns; heads of 8. The initial weights
+/// are larger, as the rows they meet are shorter: activations keep their size. Never larger than before; what is small
+/// already is left alone.
 Recipe shrink(const Recipe& recipe, const MeshLayout& layout);
 
 /// The ids and the counted labels of `batch` modulo `vocab_size`: tokens of a larger vocabulary for a shrunk model.

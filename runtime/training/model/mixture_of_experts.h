@@ -21,9 +21,10 @@ class MixtureOfExperts {
  public:
   /// Declares the parameters of the layer `name`, "model.layers.0.mlp", without storage:
   ///   <name>.gate.weight             [E, M]      the router
+  ///   <name>.gate.e_score_correction_bias  [E]   b, frozen, fp32 for halves
   ///   <name>.experts.gate_up_proj    [E, 2F, M]  of each expert gate above up
   ///   <name>.experts.down_proj       [E, M, F]
-  ///   <name>.shared_expert...        a FeedForward
+  ///   <name>.shared_expert...        a FeedForward; the family has its name
   ///   <name>.shared_expert_gate.weight  [1, M]   v
   /// `layer`: the index of its block.
   MixtureOfExperts(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
@@ -35,6 +36,7 @@ class MixtureOfExperts {
   std::vector<Parameter*> parameters();
 
  private:
+  at::Tensor logits_of(const at::Tensor& x) const;
   /// Chooses the experts of x [T, M].
   Routing choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const;
   at::Tensor compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
@@ -43,6 +45,7 @@ class MixtureOfExperts {
   Router rule_;
   GatedActivation activation_;
   Parameter router_, gate_up_, down_;
+  std::optional<Parameter> selection_bias_;
   std::optional<FeedForward> shared_;
   std::optional<Parameter> shared_gate_;
 };

@@ -71,7 +71,8 @@ TEST(BalancingRecipe, IsRefusedWhereTheMeshOrTheModelCannotHaveIt) {
   recipe.train.experts = BalancingOptions{BalanceScope::AllLayers, 0.1};
   EXPECT_TRUE(has(refusal(recipe, 1), "train.experts: balances the experts of a model, but a llama has none"));
   recipe.model.shape.family = "mixtral";
-  recipe.model.shape.experts = {.num_experts = 4, .num_experts_per_tok = 2};
+  recipe.model.shape.experts.num_experts = 4;
+  recipe.model.shape.experts.num_experts_per_tok = 2;
   EXPECT_EQ(refusal(recipe, 1), "");
   EXPECT_TRUE(has(refusal(recipe, 2), "train.experts.balance: transformers joins the layers of all stages"));
   recipe.train.experts->scope = BalanceScope::MicroBatch;
