@@ -285,7 +285,7 @@ void choose_experts(ModelShape& shape) {
     experts.routed_scaling_factor = 2.5;
   }
   if (family.chooses_size) experts.moe_intermediate_size = 24;
-  if (!family.shared_key.empty()) experts.shared_expert_intermediate_size = 40;
+  if (!family.shared_key.empty()) experts.shared_expert_intermediate_size = family.counts_shared ? 48 : 40;
   if (shape.family == "qwen3_moe") experts.mlp_only_layers = {1};
 }
 
