@@ -134,7 +134,9 @@ Dispatch plan_dispatch(const ExpertRows& rows, const Group& ep) {
   }
   const int64_t own = num_experts / ep.size();
   const std::vector<int64_t> arriving = exchanged(counts, rows, ep);
-  Dispatch dispatch{.ep = ep, .order = order_of(arriving, ep.size(), own, rows.tokens)};
+  Dispatch dispatch;
+  dispatch.ep = ep;
+  dispatch.order = order_of(arriving, ep.size(), own, rows.tokens);
   std::vector<int64_t> of_expert(static_cast<size_t>(own), 0);
   for (int64_t rank = 0; rank < ep.size(); ++rank) {
     dispatch.sent.push_back(rows.starts[static_cast<size_t>((rank + 1) * own)] -

@@ -40,13 +40,37 @@ struct BalancedWeights : torch::autograd::Function<BalancedWeights> {
 
 }  // namespace
 
-RouterPass::RouterPass(const BalancingOptions& options, RouterTokens tokens, at::Tensor seed, int64_t num_layers)
-    : options_(options), tokens_(std::move(tokens)), seed_(std::move(seed)), layers_(static_cast<size_t>(num_layers)) {}
+RouterPass::RouterPass(const BalancingOptions& options, RouterTokens tokens, at::Tensor seed, int64_t num_layers,
+                       ChoiceUse use)
+    : options_(options),
+      tokens_(std::move(tokens)),
+      seed_(std::move(seed)),
+      use_(std::move(use)),
+      layers_(static_cast<size_t>(num_layers)) {}
 
-at::Tensor RouterPass::balanced_weights(int64_t layer, const Router& router, const at::Tensor& logits,
-                                        const Routing& routing) {
+at::Tensor RouterPass::reference_of(int64_t layer) const {
+  const at::Tensor& all = use_.reference->at(static_cast<size_t>(layer));
+  return rows_at(all, tokens_.numbers.to(all.device())).to(tokens_.numbers.device());
+}
+
+Routing RouterPass::route_tokens(int64_t layer, const Router& router, const at::Tensor& logits,
+                                 const at::Tensor& selection_bias) {
   Layer& of = layers_.at(static_cast<size_t>(layer));
-  const bool is_first = !of.own_counts.defined(), has_loss = options_.scope != BalanceScope::None;
+  const bool is_first = !of.own_counts.defined();  // false: it is recomputed
+  const at::Tensor reference = use_.reference ? reference_of(layer) : at::Tensor();
+  Routing routing = route(router, logits, selection_bias, use_.replays ? reference : at::Tensor());
+  if (is_first && reference.defined()) {
+    const at::Tensor own = use_.replays ? route(router, logits.detach(), selection_bias).choices : routing.choices;
+    of.changed = std::get<0>(own.sort(1)).ne(std::get<0>(reference.sort(1))).any(1).sum();
+  }
+  if (is_first && use_.records) of.choices = routing.choices;
+  routing.weights = balanced_weights(of, layer, is_first, router, logits, routing);
+  return routing;
+}
+
+at::Tensor RouterPass::balanced_weights(Layer& of, int64_t layer, bool is_first, const Router& router,
+                                        const at::Tensor& logits, const Routing& routing) {
+  const bool has_loss = options_.scope != BalanceScope::None;
   const at::Tensor row_of = rows() > 1 ? tokens_.sequence_of : at::zeros_like(tokens_.sequence_of);
   if (is_first) {
     of.top_k = router.top_k;
@@ -108,6 +132,17 @@ at::Tensor RouterPass::losses() const {
     if (layer.z.defined()) z.add_(layer.z, 1 / static_cast<double>(tokens_.length));
   }
   return at::stack({balance, z});
+}
+
+at::Tensor RouterPass::changed() const {
+  const at::NoGradGuard no_grad;
+  at::Tensor numbers = at::zeros({2}, at::kLong);
+  for (const Layer& layer : layers_) {
+    if (!layer.changed.defined()) continue;
+    numbers[0].add_(layer.changed.cpu());
+    numbers[1].add_(tokens_.numbers.numel());
+  }
+  return numbers;
 }
 
 at::Tensor RouterPass::counts(int64_t layer) const {

@@ -23,14 +23,26 @@ struct BalancingOptions {
   BalanceScope scope = BalanceScope::None;
   double coefficient = 0;  ///< of the balancing loss
   double z_loss = 0;       ///< coefficient of the z-loss
+  double bias_update = 0;  ///< change of an expert's selection bias in a step (selection_bias_update()); not for a pass
 };
 
 /// The tokens of a micro-batch that the routers of this rank see.
 struct RouterTokens {
-  int64_t sequences = 1;   ///< B, cut or not
-  int64_t length = 1;      ///< S, of a complete sequence
-  at::Tensor sequence_of;  ///< int64 [T]: the sequence of each token
-  Group sharers = {};      ///< ranks that see the other tokens of these sequences
+  int64_t sequences = 1;    ///< B, cut or not
+  int64_t length = 1;       ///< S, of a complete sequence
+  at::Tensor sequence_of;   ///< int64 [T]: the sequence of each token
+  Group sharers = {};       ///< ranks that see the other tokens of these sequences
+  at::Tensor numbers = {};  ///< int64 [T]: the number of each token in the run; for ChoiceUse alone
+};
+
+/// The choices of all tokens of a run: by layer of the model, int64 [tokens, k]; undefined for layers without experts.
+using RunChoices = std::vector<at::Tensor>;
+
+/// A use of choices besides computing with them.
+struct ChoiceUse {
+  bool records = false;                              ///< keeps the choices
+  std::shared_ptr<const RunChoices> reference = {};  ///< counts the tokens that choose others than this run did
+  bool replays = false;                              ///< computes with the choices of `reference`
 };
 
 /// The routers of a model's layers in the forward and the backward of one micro-batch. It keeps the counts of choices,
@@ -44,11 +56,13 @@ class RouterPass : public std::enable_shared_from_this<RouterPass> {
  public:
   /// `seed`: a scalar, the factor of the backward (loss scale) over the sequences of a step. `num_layers`: of the
   /// model, with and without experts.
-  RouterPass(const BalancingOptions& options, RouterTokens tokens, at::Tensor seed, int64_t num_layers);
+  RouterPass(const BalancingOptions& options, RouterTokens tokens, at::Tensor seed, int64_t num_layers,
+             ChoiceUse use = {});
 
-  /// Returns the weights of `routing`, which the backward reaches with the gradients of `layer`'s losses. `logits`: the
-  /// router's, of the same tokens. Not collective.
-  at::Tensor balanced_weights(int64_t layer, const Router& router, const at::Tensor& logits, const Routing& routing);
+  /// Returns route() of these arguments, or the replayed choices with their weights. The backward reaches the weights
+  /// with the gradients of the losses of `layer`. Not collective.
+  Routing route_tokens(int64_t layer, const Router& router, const at::Tensor& logits,
+                       const at::Tensor& selection_bias = {});
 
   /// Ends the forward of the layers that this rank has: sums their counts over the sharers, where a loss needs them.
   /// Every sharer must call it, before the backward.
@@ -61,6 +75,13 @@ class RouterPass : public std::enable_shared_from_this<RouterPass> {
   /// or is not this rank's.
   at::Tensor counts(int64_t layer) const;
 
+  /// Returns the recorded choices of `layer`, int64 [T, k]; undefined like counts(), and when nothing is recorded.
+  at::Tensor choices(int64_t layer) const { return layers_.at(static_cast<size_t>(layer)).choices; }
+  /// Returns the number of this rank's tokens, in all layers, whose choices are not those of the reference; and the
+  /// number of those compared: int64 [2].
+  at::Tensor changed() const;
+  const RouterTokens& tokens() const { return tokens_; }
+
   /// Returns the gradient of balancing losses with respect to the probabilities of `layer`, [T, E] of `dtype`.
   at::Tensor gradient(int64_t layer, at::ScalarType dtype) const;
 
@@ -71,8 +92,14 @@ class RouterPass : public std::enable_shared_from_this<RouterPass> {
     at::Tensor counts;      // the same, of all sharers: a view of sums_
     at::Tensor sums;        // [rows, E] of probabilities of this rank's tokens
     at::Tensor z;           // sum over this rank's tokens
+    at::Tensor choices;     // when they are recorded
+    at::Tensor changed;     // scalar: number of tokens that choose others than the reference
   };
 
+  at::Tensor balanced_weights(Layer& of, int64_t layer, bool is_first, const Router& router, const at::Tensor& logits,
+                              const Routing& routing);
+  /// Returns the choices of the reference for this rank's tokens.
+  at::Tensor reference_of(int64_t layer) const;
   int64_t rows() const { return options_.scope == BalanceScope::Sequence ? tokens_.sequences : 1; }
   /// Returns the factors of probabilities, [rows, E], such that losses count once for each sequence.
   at::Tensor factors(const Layer& layer, at::ScalarType dtype) const;
@@ -80,6 +107,7 @@ class RouterPass : public std::enable_shared_from_this<RouterPass> {
   BalancingOptions options_;
   RouterTokens tokens_;
   at::Tensor seed_;
+  ChoiceUse use_;
   std::vector<Layer> layers_;
   at::Tensor sums_;  // counts of all layers, [layers, rows, E]
   Work summed_;

@@ -55,7 +55,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
   const at::ScalarType dtype = values_.scalar_type();
   shard_dtype_ = sharding.shard_dtype.value_or(dtype);
   if (!trainable) {
-    shard_dtype_ = sharding.frozen_dtype.value_or(shard_dtype_);
+    if (sharding.frozen_dtype) shard_dtype_ = at::promoteTypes(*sharding.frozen_dtype, dtype);
     return;
   }
   gradients_ = without_memory(total, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));

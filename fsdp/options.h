@@ -32,7 +32,8 @@ struct FsdpOptions {
   std::optional<at::ScalarType> shard_dtype = {};   ///< of shards, frozen ones too, which then keep values that the
                                                     ///< parameters' dtype would round; none: the parameters'. Mixed
                                                     ///< precision: fp32 for parameters in bf16
-  std::optional<at::ScalarType> frozen_dtype = {};  ///< of frozen shards instead of shard_dtype; none: shard_dtype
+  std::optional<at::ScalarType> frozen_dtype = {};  ///< of frozen shards instead of shard_dtype, but not less than the
+                                                    ///< parameters'; none: shard_dtype
   std::optional<at::ScalarType> reduce_dtype = {};  ///< of gradients while they are added up and reduced over shards,
                                                     ///< and under NoShard over replicas; none: the parameters'
   int64_t prefetch = 1;     ///< number of units gathered ahead of the one that computes, at least 0

@@ -66,8 +66,7 @@ std::vector<at::Tensor> gradients(RouterPass& pass, std::vector<at::Tensor> logi
   at::Tensor loss = at::zeros({}, at::kDouble);
   const auto run = [&](size_t layer) {
     const at::Tensor own = logits[layer].narrow(0, part.first, part.count);
-    const Routing routing = route(kRouter, own);
-    return pass.balanced_weights(static_cast<int64_t>(layer), kRouter, own, routing);
+    return pass.route_tokens(static_cast<int64_t>(layer), kRouter, own).weights;
   };
   for (int i = 0; i + 1 < forwards; ++i) {
     const at::NoGradGuard no_grad;
@@ -119,13 +118,41 @@ INSTANTIATE_TEST_SUITE_P(EachScope, RouterPassOf,
                          ::testing::Values(BalanceScope::None, BalanceScope::Sequence, BalanceScope::MicroBatch,
                                            BalanceScope::AllLayers));
 
+TEST(RouterPass, ReplaysChoicesByTheNumberOfTheirToken) {
+  const at::Tensor logits = logits_of_layers()[0], numbers = at::randperm(kAllTokens);
+  const RouterTokens tokens{kSequences, kLength, numbers.div(kLength, "floor"), Group(), numbers};
+  const auto run = [&](const at::Tensor& of, const ChoiceUse& use) {
+    const auto pass = std::make_shared<RouterPass>(BalancingOptions{}, tokens, at::ones({}), 1, use);
+    const Routing routing = pass->route_tokens(0, kRouter, of);
+    EXPECT_TRUE(at::equal(routing.weights, route(kRouter, of, {}, routing.choices).weights));
+    return std::pair{pass, routing.choices};
+  };
+  const auto [recorded, choices] = run(logits, {.records = true});
+  EXPECT_TRUE(at::equal(recorded->choices(0), choices));
+  const auto all = std::make_shared<RunChoices>();
+  all->push_back(at::zeros_like(choices).index_copy_(0, numbers, choices));
+
+  at::Tensor other = logits.clone();  // row 5 swaps its two experts, row 7 takes another
+  const at::Tensor fifth = choices[5], seventh = choices[7];
+  other[5][fifth[0].item<int64_t>()] = logits[5][fifth[1].item<int64_t>()];
+  other[5][fifth[1].item<int64_t>()] = logits[5][fifth[0].item<int64_t>()];
+  other[7][seventh[1].item<int64_t>()] = -10;
+  const at::Tensor one_of_all = at::tensor({1, static_cast<int>(kAllTokens)}, at::kLong);
+  const auto [compared, own] = run(other, {.reference = all});
+  EXPECT_TRUE(at::equal(compared->changed(), one_of_all));
+  EXPECT_FALSE(at::equal(own, choices));
+  const auto [replayed, taken] = run(other, {.reference = all, .replays = true});
+  EXPECT_TRUE(at::equal(replayed->changed(), one_of_all));
+  EXPECT_TRUE(at::equal(taken, choices));
+}
+
 TEST(RouterPass, RunsOnTheMetaDevice) {
   const at::TensorOptions meta = at::TensorOptions(at::kFloat).device(at::kMeta);
   const at::Tensor logits = at::empty({kAllTokens, kNumExperts}, meta).requires_grad_();
   const RouterTokens tokens{kSequences, kLength, at::empty({kAllTokens}, meta.dtype(at::kLong)), Group()};
   for (const BalanceScope scope : {BalanceScope::Sequence, BalanceScope::AllLayers}) {
     const auto pass = std::make_shared<RouterPass>(options_of(scope), tokens, at::empty({}, meta), 1);
-    const at::Tensor weights = pass->balanced_weights(0, kRouter, logits, route(kRouter, logits));
+    const at::Tensor weights = pass->route_tokens(0, kRouter, logits).weights;
     pass->end_forward();
     weights.sum().backward();
     EXPECT_EQ(logits.grad().sizes(), logits.sizes());

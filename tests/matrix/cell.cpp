@@ -48,8 +48,8 @@ class Pairs {
 
 const std::vector<std::vector<std::string>> kFamilyThirds = {
     {"llama", "mistral", "granite", "smollm3"}, {"qwen2", "phi3", "gemma2"}, {"qwen3", "olmo2", "gemma3_text"}};
-const std::vector<std::string> kMixtures = {"mixtral", "qwen2_moe",  "qwen3_moe",
-                                            "olmoe",   "granitemoe", "granitemoeshared"};
+const std::vector<std::string> kMixtures = {"mixtral",    "qwen2_moe",        "qwen3_moe", "olmoe",
+                                            "granitemoe", "granitemoeshared", "dots1",     "glm4_moe"};
 const std::vector<std::string> kAlgorithms = {"ring", "all_gather", "ulysses"};
 const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
 const std::vector<std::string> kIgnored = {"none", "uneven"};
@@ -288,8 +288,15 @@ void choose_experts(ModelShape& shape) {
   experts.num_experts = num_experts_of(shape.family);
   experts.num_experts_per_tok = 2;
   experts.norm_topk_prob = family.normalises || shape.family == "qwen3_moe";
+  if (family.chooses_first_dense) experts.mlp_only_layers = {0};
+  if (shape.family == "dots1") {
+    experts.num_experts = 6;
+    experts.n_group = 3;
+    experts.topk_group = 2;
+    experts.routed_scaling_factor = 2.5;
+  }
   if (family.chooses_size) experts.moe_intermediate_size = 24;
-  if (!family.shared_key.empty()) experts.shared_expert_intermediate_size = 40;
+  if (!family.shared_key.empty()) experts.shared_expert_intermediate_size = family.counts_shared ? 48 : 40;
   if (shape.family == "qwen3_moe") experts.mlp_only_layers = {1};
 }
 
@@ -300,6 +307,12 @@ void choose_pieces(ModelShape& shape) {
   shape.qkv_bias = family.starts_with("qwen2");
   if (family == "mistral") shape.sliding_window = 11;
   if (family == "smollm3") shape.no_rope_layers = alternating<int64_t>(1, 0, shape.num_hidden_layers);
+  if (family == "dots1") shape.sliding_window = 7;
+  if (family == "glm4_moe") {
+    shape.partial_rotary_factor = 0.5;
+    shape.use_qk_norm = true;
+    shape.qkv_bias = true;
+  }
   if (is_mixture(family)) choose_experts(shape);
   if (family.starts_with("granite")) {
     shape.embedding_multiplier = 3;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,69 @@ TEST_P(BalancedExperts, AreThoseOfOneRankOnEveryMesh) {
 
 INSTANTIATE_TEST_SUITE_P(All, BalancedExperts, ::testing::Values("sequence", "micro_batch", "transformers"));
 
+/// Returns the movements of all selection biases in a training on one rank, by name.
+std::map<std::string, at::Tensor> biases_of(const Trace& trace) {
+  std::map<std::string, at::Tensor> biases;
+  for (const TracedParameter& parameter : trace.parameters) {
+    if (parameter.name.ends_with("e_score_correction_bias") && parameter.held()) {
+      biases[parameter.name] = parameter.movement;
+    }
+  }
+  return biases;
+}
+
+TEST(SelectionBias, HasTheSameBitsOnEveryMesh) {
+  if (world().size() == 8) GTEST_SKIP() << "4 ranks have shown it";
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const int64_t n = world().size();
+  const Variant variant = mixture_of("dots1", "packed", "adamw");
+  std::vector<Cell> cells = {{variant, n, 1, 1, "none", "contiguous", false, 2, "full_shard", "full"},
+                             {variant, n, 1, 1, "none", "contiguous", false, 1, "shard_optimizer", "none"},
+                             {variant, 1, n, 1, "none", "contiguous", false, 2, "no_shard", "none"},
+                             {variant, 1, n, 1, "none", "contiguous", true, 2, "no_shard", "full"},
+                             {variant, 1, 1, n, "ring", "zigzag", false, 1, "full_shard", "selective"}};
+  if (n == 4) cells.push_back({variant, 2, 2, 1, "none", "contiguous", true, 2, "hybrid_shard", "full"});
+  if (n > 1) cells.push_back({variant, 1, 1, 1, "none", "contiguous", false, n, "no_shard", "none"});
+  if (n > 1) cells.back().pp = n, cells.back().variant.layers = n;
+  for (const Cell& cell : cells) {
+    const auto biases = [&](bool alone, const DeviceMesh& mesh) {
+      Recipe recipe = recipe_of(cell, alone, folder.path());
+      recipe.train.steps = 12;
+      recipe.model.shape.experts.num_experts = 48;  // shards cut a bias
+      recipe.train.experts = BalancingOptions{.bias_update = 0.01};
+      return biases_of(train(recipe, mesh));
+    };
+    const std::map<std::string, at::Tensor> wanted = biases(/*alone=*/true, one_rank_mesh());
+    EXPECT_EQ(wanted.size(), static_cast<size_t>(cell.variant.layers - 1)) << "the first layer has no experts";
+    for (const auto& [name, movement] : biases(/*alone=*/false, mesh_of(cell))) {
+      EXPECT_GT(movement.abs().max().item<double>(), 0.02);
+      EXPECT_TRUE(at::equal(movement, wanted.at(name))) << name << " " << cell.describe();
+    }
+  }
+}
+
+TEST(SelectionBias, StaysInASkippedStep) {
+  if (world().size() > 1) GTEST_SKIP() << "arithmetic of one rank";
+  const ScratchFolder folder(world());
+  write_tokens(folder.path());
+  Cell cell{mixture_of("glm4_moe", "one", "sgd"), 1, 1, 1, "none", "contiguous", false, 2};
+  cell.variant.precision = "fp16_mixed";
+  for (const bool overflows : {false, true}) {
+    Recipe recipe = recipe_of(cell, /*alone=*/true, folder.path());
+    recipe.train.steps = 1;
+    recipe.train.loss_scale.emplace().fixed = overflows ? 1e30 : 1;
+    recipe.train.experts = BalancingOptions{.bias_update = 0.01};
+    const auto biases = biases_of(train(recipe, one_rank_mesh()));
+    EXPECT_FALSE(biases.empty());
+    for (const auto& [name, movement] : biases) {
+      EXPECT_EQ(movement.abs().max().item<double>() > 0, !overflows) << name;
+      EXPECT_EQ(movement.scalar_type(), at::kFloat) << name;
+    }
+  }
+}
+
 TEST(Balancing, IsScaledAsTheLoss) {
   if (world().size() > 1) GTEST_SKIP() << "arithmetic of one rank";
   const ScratchFolder folder(world());
@@ -158,7 +222,7 @@ TEST(Balancing, LeavesTheLossAlone) {
 
 INSTANTIATE_TEST_SUITE_P(All, Experts,
                          ::testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe",
-                                           "granitemoeshared"));
+                                           "granitemoeshared", "dots1", "glm4_moe"));
 
 }  // namespace
 }  // namespace meshtrain::testing

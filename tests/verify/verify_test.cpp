@@ -282,6 +282,28 @@ TEST_F(Verify, ComparesFrozenParametersGroupsAndMuon) {
   EXPECT_TRUE(has(ending.out, "equal: loss, gradient norm, 12 gradients and 14 weight updates")) << ending.out;
 }
 
+TEST_F(Verify, ComparesTheChoicesOfExpertsOrReplaysThem) {
+  Words settings = {"--mesh", "dp=2,tp=2"};
+  for (const char* setting : {"model.family=mixtral", "model.num_experts=4", "model.num_experts_per_tok=2",
+                              "model.head_dim=8", "train.experts={balance: sequence, coefficient: 0.1}"}) {
+    settings.insert(settings.end(), {"--set", setting});
+  }
+  const Ending exact = verify(4, settings);
+  EXPECT_EQ(exact.status, 0) << exact.err << exact.out;
+  EXPECT_TRUE(has(exact.out, "  tokens' experts                       0                  0     0.0e+00  0.0e+00\n"))
+      << exact.out;
+  EXPECT_FALSE(has(exact.out, "experts: the choices")) << exact.out;
+  for (const char* precision : {"fp32", "bf16"}) {
+    Words words = settings;
+    words.insert(words.end(), {"--precision", precision});
+    const Ending ending = verify(4, words);
+    EXPECT_EQ(ending.status, 0) << ending.err << ending.out;
+    EXPECT_TRUE(has(ending.out, "experts: the choices of one rank, of which rounding on this mesh would change "))
+        << ending.out;
+    EXPECT_TRUE(has(ending.out, " of 128\n")) << ending.out;
+  }
+}
+
 TEST_F(Verify, ComparesAdapters) {
   const std::string adapters = "adapter: {rank: 2, targets: [v_proj, down_proj], dropout: 0.1}\n";
   write("tiny.yaml", kRecipe + adapters);

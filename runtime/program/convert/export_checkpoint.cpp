@@ -114,7 +114,7 @@ class MergedWeights {
   /// Returns the weight in the dtype in which the run had it.
   at::Tensor read_base(const std::string& name) const {
     Parameter parameter = *parameters_.at(name);
-    parameter.tensor = at::empty(parameter.shape, dtype_);
+    parameter.tensor = at::empty(parameter.shape, dtype_in_folder(name, dtype_));
     base_->read(parameter);
     return parameter.tensor;
   }

@@ -18,14 +18,15 @@ namespace {
 using nlohmann::json;
 
 // Keys that say nothing about the arithmetic of training.
-constexpr std::array<std::string_view, 72> kHarmless = {
+constexpr std::array<std::string_view, 74> kHarmless = {
     // about the file
     "_name_or_path", "_commit_hash", "architectures", "transformers_version", "torch_dtype", "dtype", "is_llama_config",
     "transformers.js_config", "unsloth_fixed", "unsloth_version", "tokenizer_class", "prefix", "task_specific_params",
     "problem_type", "finetuning_task", "id2label", "label2id", "num_labels",
-    "pretraining_tp",               // pretraining_tp splits products, which changes rounding alone
-    "dual_chunk_attention_config",  // other programs read it; transformers computes plain attention
-    "sliding_window_size",          // in some folders of Gemma 2, beside sliding_window, which alone counts
+    "pretraining_tp",                              // pretraining_tp splits products, which changes rounding alone
+    "dual_chunk_attention_config",                 // other programs read it; transformers computes plain attention
+    "num_nextn_predict_layers", "num_mtp_layers",  // layers behind the model, which transformers does not train
+    "sliding_window_size",  // in some folders of Gemma 2, beside sliding_window, which alone counts
     // about tokens
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
     // about how transformers runs it

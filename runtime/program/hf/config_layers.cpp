@@ -19,7 +19,8 @@ constexpr const char* kSliding = "sliding_attention";
 void read_biases(ConfigReader& config, ModelShape& shape) {
   const Family& family = family_of(shape);
   if (family.chooses_attention_bias) {
-    shape.qkv_bias = shape.output_bias = config.boolean_or("attention_bias", false);
+    shape.qkv_bias = config.boolean_or("attention_bias", false);
+    shape.output_bias = shape.qkv_bias && family.biases_output;
   } else if (config.boolean_or("attention_bias", false)) {
     config.fail("attention_bias", "is true, which a " + shape.family + " does not have");
   }
@@ -76,8 +77,8 @@ int64_t read_pattern(ConfigReader& config, const Family& family) {
 /// Returns true when `layer` slides where layer_types is absent.
 bool slides_by_default(const Family& family, int64_t layer, int64_t pattern, int64_t first, const ModelShape& shape) {
   if (family.chooses_rotary_layers) return !is_rotary(shape, layer);
-  if (family.switches_window && pattern > 0) return (layer + 1) % pattern != 0 && layer < first;
-  if (family.switches_window) return layer >= first;
+  if (family.max_window_layers > 0 && pattern > 0) return (layer + 1) % pattern != 0 && layer < first;
+  if (family.max_window_layers > 0) return layer >= first;
   return pattern == 0 || (layer + 1) % pattern != 0;
 }
 
@@ -101,7 +102,7 @@ void read_windows(ConfigReader& config, ModelShape& shape) {
   }
   const int64_t window = read_window(config, family);
   const int64_t pattern = read_pattern(config, family);
-  const int64_t first = family.switches_window ? config.integer_or("max_window_layers", 28, 0) : 0;
+  const int64_t last = family.max_window_layers, first = last > 0 ? config.integer_or("max_window_layers", last, 0) : 0;
   if (family.chooses_layer_types && types.empty() && window > 0) {
     for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
       types.emplace_back(slides_by_default(family, layer, pattern, first, shape) ? kSliding : kFull);
@@ -128,6 +129,7 @@ void read_multipliers(ConfigReader& config, ModelShape& shape) {
     shape.residual_multiplier = config.number_or("residual_multiplier", 1);
     shape.logits_scaling = config.number_or("logits_scaling", 1);
   }
+  if (family.chooses_qk_norm) shape.use_qk_norm = config.boolean_or("use_qk_norm", false);
   if (family.chooses_query_scalar) {
     shape.query_pre_attn_scalar = config.integer_or("query_pre_attn_scalar", family.query_pre_attn_scalar);
   }
@@ -147,7 +149,7 @@ nlohmann::ordered_json or_null(double value) {
 /// Returns the key of a refusal when `shape` has something that its family does not choose; empty when all is well.
 std::string not_chosen(const ModelShape& shape) {
   const Family& family = family_of(shape);
-  const bool has_biases = family.chooses_attention_bias ? shape.qkv_bias == shape.output_bias
+  const bool has_biases = family.chooses_attention_bias ? shape.output_bias == (shape.qkv_bias && family.biases_output)
                                                         : !shape.output_bias && shape.qkv_bias == family.qkv_bias;
   if (!has_biases) return "attention_bias";
   if (shape.mlp_bias && !family.chooses_mlp_bias) return "mlp_bias";
@@ -173,6 +175,7 @@ void write_layers(nlohmann::ordered_json& config, const ModelShape& shape) {
   }
   if (family.chooses_attention_bias) config["attention_bias"] = shape.qkv_bias;
   if (family.chooses_mlp_bias) config["mlp_bias"] = shape.mlp_bias;
+  if (family.chooses_qk_norm) config["use_qk_norm"] = shape.use_qk_norm;
   if (family.chooses_rotary_layers) {
     for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
       config["no_rope_layers"].push_back(is_rotary(shape, layer) ? 1 : 0);

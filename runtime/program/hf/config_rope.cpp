@@ -65,12 +65,12 @@ std::string type_of(ConfigReader& rope, const Family& family) {
     type = rope.text("rope_type");
   }
   // Names that Phi's first folders used.
-  if (family.chooses_rotary_part && (type == "su" || type == "yarn")) type = "longrope";
+  if (family.chooses_longrope && (type == "su" || type == "yarn")) type = "longrope";
   const auto refuse = [&](const std::string& known) {
     rope.fail("rope_type", "is \"" + type + "\", which is not available for a " + family.name + " (" + known + " are)");
   };
   constexpr std::array kTypes = {"default", "linear", "llama3", "yarn", "dynamic"};
-  if (family.chooses_rotary_part) {
+  if (family.chooses_longrope) {
     if (type != "default" && type != "longrope") refuse("default and longrope");
   } else if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) {
     refuse("default, linear, llama3, yarn and dynamic");
@@ -80,7 +80,7 @@ std::string type_of(ConfigReader& rope, const Family& family) {
 
 /// Phi's folders have the original length outside of the scaling, which decides.
 void read_outer_original(ConfigReader& config, const ConfigReader& rope, const Family& family, RopeScaling& scaling) {
-  if (!family.chooses_rotary_part || scaling.type != "longrope") return;
+  if (!family.chooses_longrope || scaling.type != "longrope") return;
   const int64_t outer = config.integer_or(kOriginal, kPhi3Original);
   if (scaling.original_max_position_embeddings > 0 && scaling.original_max_position_embeddings != outer) {
     rope.fail(kOriginal, "is " + std::to_string(scaling.original_max_position_embeddings) +
@@ -129,11 +129,11 @@ void read_sliding(ConfigReader& config, ConfigReader& rope, ModelShape& shape) {
 void read_rope(ConfigReader& config, ModelShape& shape) {
   const Family& family = family_of(shape);
   shape.rope_theta = config.number_or("rope_theta", family.rope_theta);
-  shape.partial_rotary_factor = read_part(config, family, 1);
+  shape.partial_rotary_factor = read_part(config, family, family.partial_rotary_factor);
   if (family.chooses_local_theta) {
     shape.rope_local_base_freq = config.number_or("rope_local_base_freq", family.rope_local_base_freq);
   }
-  if (family.chooses_rotary_part) config.ignore(kOriginal);
+  if (family.chooses_longrope) config.ignore(kOriginal);
   config.ignore("rope_parameters");
   config.ignore("rope_scaling");
   const bool version5 = config.has("rope_parameters");
@@ -203,8 +203,8 @@ void write_rope(nlohmann::ordered_json& config, const ModelShape& shape) {
   const Family& family = family_of(shape);
   config["rope_theta"] = shape.rope_theta;
   if (family.chooses_local_theta) config["rope_local_base_freq"] = shape.rope_local_base_freq;
-  if (family.chooses_rotary_part) {
-    config[kPart] = shape.partial_rotary_factor;
+  if (family.chooses_rotary_part) config[kPart] = shape.partial_rotary_factor;
+  if (family.chooses_longrope) {
     const bool is_scaled = shape.rope_scaling && shape.rope_scaling->type == "longrope";
     config[kOriginal] =
         is_scaled ? shape.rope_scaling->original_max_position_embeddings : shape.max_position_embeddings;

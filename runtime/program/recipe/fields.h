@@ -103,7 +103,13 @@ void expert_fields(Archive& archive, ModelShape& shape) {
   archive.field("shared_expert_intermediate_size", experts.shared_expert_intermediate_size, shared);
   archive.field("norm_topk_prob", experts.norm_topk_prob, {.refused = size_if(family.chooses_normalisation).refused});
   archive.field("mlp_only_layers", experts.mlp_only_layers,
-                {.least = 0, .most = kMaxSize, .refused = size_if(family.chooses_dense_layers).refused});
+                {.least = 0,
+                 .most = kMaxSize,
+                 .refused = size_if(family.chooses_dense_layers || family.chooses_first_dense).refused});
+  const std::string no_groups = size_if(family.chooses_groups).refused;
+  archive.field("n_group", experts.n_group, {.least = 1, .most = kMaxSize, .refused = no_groups});
+  archive.field("topk_group", experts.topk_group, {.least = 1, .most = kMaxSize, .refused = no_groups});
+  archive.field("routed_scaling_factor", experts.routed_scaling_factor, {.above = 0, .refused = no_groups});
 }
 
 template <class Archive>
@@ -139,9 +145,10 @@ void fields(Archive& archive, ModelShape& shape) {
   archive.field("initializer_range", shape.initializer_range, {.above = 0});
   archive.field("tie_word_embeddings", shape.tie_word_embeddings);
   archive.field("pad_token_id", shape.pad_token_id, {.least = 0, .most = kMaxSize});
-  bool attention_bias = shape.output_bias;  // the q, k, v biases of Qwen2 come with the family
+  bool attention_bias = family.qkv_bias ? shape.output_bias : shape.qkv_bias;  // those of Qwen2 come with the family
   archive.field("attention_bias", attention_bias);
   archive.field("mlp_bias", shape.mlp_bias);
+  archive.field("use_qk_norm", shape.use_qk_norm, {.refused = only_if(family.chooses_qk_norm)});
   const Rule multiplier = {.above = 0, .refused = only_if(family.chooses_multipliers)};
   archive.field("embedding_multiplier", shape.embedding_multiplier, multiplier);
   archive.field("attention_multiplier", shape.attention_multiplier,
@@ -343,6 +350,7 @@ void fields(Archive& archive, BalancingOptions& experts) {
                  .above = 0,
                  .refused = none ? "needs a loss beside it: balance sequence, micro_batch or transformers" : ""});
   archive.field("z_loss", experts.z_loss, {.least = 0});
+  archive.field("bias_update", experts.bias_update, {.least = 0});
 }
 
 template <class Archive>

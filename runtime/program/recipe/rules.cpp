@@ -32,6 +32,7 @@ void check_experts(const Reader& reader, const ModelShape& shape) {
     reader.fail("num_experts_per_tok", std::to_string(experts.num_experts_per_tok) + " is more than num_experts " +
                                            std::to_string(experts.num_experts));
   }
+  if (const std::string problem = groups_problem(experts); !problem.empty()) reader.fail("n_group", problem);
   const std::vector<int64_t>& dense = experts.mlp_only_layers;
   for (const int64_t layer : dense) {
     if (layer < shape.num_hidden_layers) continue;
@@ -57,7 +58,7 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
                                     std::to_string(shape.vocab_size));
   }
   const Family& family = family_of(shape);
-  if (shape.rope_scaling && (shape.rope_scaling->type == "longrope") != family.chooses_rotary_part) {
+  if (shape.rope_scaling && (shape.rope_scaling->type == "longrope") != family.chooses_longrope) {
     reader.fail("rope_scaling",
                 "rope_type is " + shape.rope_scaling->type + ", which a " + family.name + " does not have");
   }
@@ -126,6 +127,7 @@ void begin_family(const Reader& reader, ModelShape& shape) {
   shape.rms_norm_eps = family.rms_norm_eps;
   shape.rope_theta = family.rope_theta;
   shape.rope_local_base_freq = family.rope_local_base_freq;
+  shape.partial_rotary_factor = family.partial_rotary_factor;
   shape.tie_word_embeddings = family.tie_word_embeddings;
   shape.query_pre_attn_scalar = family.query_pre_attn_scalar;
   shape.attn_logit_softcapping = family.attn_logit_softcapping;
@@ -143,6 +145,7 @@ void finish_model(Reader& reader, ModelRecipe& model) {
   check_shape(reader, shape);
   const Family& family = family_of(shape);
   shape.qkv_bias = shape.output_bias || family.qkv_bias;
+  shape.output_bias = shape.output_bias && family.biases_output;
   if (model.freeze_padding_row && !shape.pad_token_id) {
     reader.fail("freeze_padding_row", model.hf.empty()
                                           ? "true needs model.pad_token_id, the token whose row it is"

@@ -12,6 +12,7 @@
 #include "runtime/program/recipe/pipeline.h"
 #include "runtime/program/recipe/sharding.h"
 #include "runtime/program/yaml/scalar_text.h"
+#include "runtime/training/model/families.h"
 #include "runtime/training/optimizer/optimizer.h"
 
 namespace meshtrain {
@@ -156,6 +157,15 @@ void check_balancing(const Recipe& recipe, const MeshLayout& layout) {
   if (!recipe.model.shape.experts) {
     throw InputError("train.experts",
                      "balances the experts of a model, but a " + recipe.model.shape.family + " has none: leave it out");
+  }
+  if (recipe.train.experts->bias_update > 0 && !family_of(recipe.model.shape).experts.has_selection_bias) {
+    throw InputError("train.experts.bias_update",
+                     "changes the bias by which experts are chosen, but the routers of a " + recipe.model.shape.family +
+                         " have none: leave it out, or balance by a loss");
+  }
+  if (recipe.train.experts->bias_update > 0 && recipe.model.shape.adapter) {
+    throw InputError("train.experts.bias_update",
+                     "changes the base of the adapters, which is not saved with them: leave it out");
   }
   if (recipe.train.experts->scope != BalanceScope::AllLayers || layout.size(kPipelineAxis) == 1) return;
   throw InputError("train.experts.balance", "transformers joins the layers of all stages, but a stage of pp=" +

@@ -19,8 +19,9 @@ struct Reference {
 
 /// A number or tensor, compared with one rank's.
 struct Comparison {
-  /// The last two are the tensors of all parameters together, for half precisions only.
-  enum class Kind { Loss, GradientNorm, Gradient, Weight, AllGradients, AllWeights };
+  /// AllGradients, AllWeights: the tensors of all parameters together, for half precisions only.
+  /// Choices: of experts, the number of tokens that chose others.
+  enum class Kind { Loss, GradientNorm, Gradient, Weight, AllGradients, AllWeights, Choices };
 
   Kind kind;
   std::string name;   ///< the parameter; "step 3" when there are several steps; or empty

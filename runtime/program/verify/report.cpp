@@ -14,8 +14,8 @@ namespace {
 
 using Kind = Comparison::Kind;
 
-constexpr Kind kKinds[] = {Kind::Loss,         Kind::GradientNorm, Kind::Gradient,
-                           Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
+constexpr Kind kKinds[] = {Kind::Choices,      Kind::Loss,   Kind::GradientNorm, Kind::Gradient,
+                           Kind::AllGradients, Kind::Weight, Kind::AllWeights};
 
 std::string describe_model(const ModelShape& shape) {
   std::string inner = "feed-forward " + with_separators(shape.intermediate_size);
@@ -100,6 +100,8 @@ std::string title(Kind kind) {
       return "all gradients";
     case Kind::AllWeights:
       return "all weight updates";
+    case Kind::Choices:
+      return "tokens' experts";
   }
   return "";
 }
@@ -239,6 +241,12 @@ std::string describe_verification(const VerifySetup& setup, const VerifyOptions&
     line("fault", "sums for " + options.skipped_sums + " are left out: each rank keeps its own contribution");
   }
   return text;
+}
+
+std::string describe_choices(const ChoiceComparison& choices) {
+  if (!choices.replayed || choices.compared == 0) return "";
+  return fmt::format("experts: the choices of one rank, of which rounding on this mesh would change {} of {}\n",
+                     with_separators(choices.changed), with_separators(choices.compared));
 }
 
 std::string comparison_table(const std::vector<Comparison>& all, const MeshLayout& layout, bool every_parameter) {

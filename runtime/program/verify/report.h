@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/program/verify/choices.h"
 #include "runtime/program/verify/comparison.h"
 #include "runtime/program/verify/replicas.h"
 #include "runtime/program/verify/setup.h"
@@ -17,6 +18,9 @@ struct VerifyData {
 
 /// Describes in a few lines what is compared, and which settings differ from the recipe.
 std::string describe_verification(const VerifySetup& setup, const VerifyOptions& options, const VerifyData& data);
+
+/// Returns a line about the choices of experts that were replayed; empty when none were.
+std::string describe_choices(const ChoiceComparison& choices);
 
 /// Returns a table with one line for each kind of number, the worst one, or with `every_parameter` one line for each
 /// number.

@@ -112,6 +112,7 @@ void shrink_experts(ModelShape& to, const ModelShape& from, int64_t tp) {
   ExpertsShape& experts = to.experts;
   if (!experts) return;
   experts.num_experts = std::min(experts.num_experts, std::max(kExperts, 2 * experts.num_experts_per_tok));
+  if (!groups_problem(experts).empty()) experts.n_group = experts.topk_group = 1;
   const auto features = [&](int64_t size, int64_t parts) {
     const int64_t local = scaled(size, to.hidden_size, from.hidden_size * parts);
     return std::clamp(local, std::min<int64_t>(1, size), size / parts) * parts;

@@ -16,6 +16,7 @@
 #include "runtime/program/forecast/forecast.h"
 #include "runtime/program/forecast/mesh_forecast.h"
 #include "runtime/program/launch/connect_devices.h"
+#include "runtime/program/verify/choices.h"
 #include "runtime/program/verify/made_samples.h"
 #include "runtime/program/verify/replicas.h"
 #include "runtime/program/verify/report.h"
@@ -61,12 +62,17 @@ class Verification {
     agree(world_, [&] {
       if (reference_) run_on_one_rank();
     });
-    const Trace trace = run_on(mesh_, setup_.recipe);
+    choices_ = broadcast_choices(choices_, setup_.decisions, options_.steps, world_);
+    ChoiceComparison choices;
+    const Trace trace = run_on(mesh_, setup_.recipe, &choices);
     refuse_unused_fault();
 
-    const std::vector<Comparison> all = compare_with_reference(trace, mesh_);
-    tell(print,
-         [&] { return comparison_table(all, setup_.decisions.layout, options_.every_parameter) + verdict(all); });
+    std::vector<Comparison> all = compare_with_reference(trace, mesh_);
+    if (choices.compared > 0 && !choices.replayed) all.insert(all.begin(), comparison_of(choices));
+    tell(print, [&] {
+      return comparison_table(all, setup_.decisions.layout, options_.every_parameter) + describe_choices(choices) +
+             verdict(all);
+    });
     if (device_context_.device.is_cuda()) tell(print, describe_attention);
     if (!all_equal(all)) {
       const std::vector<AxisFinding> findings = look_at_axes(trace);
@@ -144,13 +150,24 @@ class Verification {
     return batches;
   }
 
+  /// Returns true when the mesh computes with the choices of experts of one rank: rounding could choose others.
+  bool replays() const { return options_.precision != "fp64"; }
+
+  static Comparison comparison_of(const ChoiceComparison& choices) {
+    const auto changed = static_cast<double>(choices.changed);
+    return {Comparison::Kind::Choices, "", changed, 0, changed / static_cast<double>(choices.compared), 0};
+  }
+
   void run_on_one_rank() {
     const Phase phase("the steps on one rank");
     const DeviceMesh alone = one_rank_mesh();
     Recipe recipe = on_one_rank(setup_.recipe);
     const auto trace = [&] {
       TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, device_context_.device);
-      return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
+      use_choices(trainer, {.records = !choices_, .reference = choices_, .replays = choices_ != nullptr});
+      Trace steps = trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
+      if (!choices_) choices_ = recorded_choices(trainer, options_.steps);
+      return steps;
     };
     if (is_rounded(options_.precision)) {
       reference_->rounded = trace();
@@ -171,7 +188,8 @@ class Verification {
 
   /// Runs the steps on `mesh`. Changes the type of an error on one rank between collectives, which leaves the other
   /// ranks waiting: it must not look like an error that all ranks know.
-  Trace run_on(const DeviceMesh& mesh, const Recipe& recipe) const {
+  /// `choices`, unless null: receives the comparison of experts.
+  Trace run_on(const DeviceMesh& mesh, const Recipe& recipe, ChoiceComparison* choices = nullptr) const {
     const Phase phase("the steps on mesh " + mesh.layout().describe());
     std::unique_ptr<TransformerTrainer> trainer;
     std::vector<StepBatch> batches;
@@ -179,8 +197,11 @@ class Verification {
       trainer = std::make_unique<TransformerTrainer>(resolve(recipe, mesh.layout()), mesh, device_context_.device);
       batches = read(mesh, trainer->layout());
     });
+    use_choices(*trainer, {.reference = choices_, .replays = choices_ != nullptr && replays()});
     try {
-      return trace_steps(*trainer, batches, recipe.optimizer.learning_rate, "mesh " + mesh.layout().describe());
+      Trace steps = trace_steps(*trainer, batches, recipe.optimizer.learning_rate, "mesh " + mesh.layout().describe());
+      if (choices != nullptr) *choices = compare_choices(*trainer, replays());
+      return steps;
     } catch (const AgreedError& error) {
       if (options_.skipped_sums.empty()) throw;
       throw RankError<std::runtime_error>(mesh.world().coordinate_text() + ": " + error.what());
@@ -247,7 +268,8 @@ class Verification {
   DeviceMesh mesh_;
   VerifyData data_;
   std::unique_ptr<Samples> samples_;
-  std::optional<Reference> reference_;  // on rank 0
+  std::optional<Reference> reference_;         // on rank 0
+  std::shared_ptr<const RunChoices> choices_;  // of experts, on one rank; null without
 };
 
 }  // namespace

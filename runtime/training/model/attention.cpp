@@ -27,14 +27,15 @@ Attention::Attention(int64_t layer, const std::string& name, const ModelShape& s
       is_locally_rotary_(is_locally_rotary(shape, layer)),
       rule_{attention_scale(shape), window_of(shape, layer), shape.attn_logit_softcapping} {
   const Family& family = family_of(shape);
-  if (family.qk_norm == QueryKeyNorm::EachHead) {
+  const QueryKeyNorm norms = query_key_norm(shape);
+  if (norms == QueryKeyNorm::EachHead) {
     const std::string partial_over = parallelism.tensor.heads_partial_over();
     const auto norm = [&](const std::string& of) {
       return RmsNorm(name + of, head_dim_, shape.rms_norm_eps, family.norm_weight, partial_over, options);
     };
     query_norm_.emplace(norm(".q_norm.weight"));
     key_norm_.emplace(norm(".k_norm.weight"));
-  } else if (family.qk_norm == QueryKeyNorm::AllHeads) {
+  } else if (norms == QueryKeyNorm::AllHeads) {
     all_queries_norm_.emplace(name + ".q_norm.weight", shape.num_attention_heads, head_dim_, shape.rms_norm_eps,
                               parallelism.tensor, options);
     all_keys_norm_.emplace(name + ".k_norm.weight", shape.num_key_value_heads, head_dim_, shape.rms_norm_eps,

@@ -5,6 +5,34 @@
 #include "mesh/base/error.h"
 
 namespace meshtrain {
+namespace {
+
+/// Experts as in DeepSeek-V3.
+FamilyExperts sigmoid_experts() {
+  return {.number_key = "n_routed_experts",
+          .score = RouterScore::Sigmoid,
+          .wide_weights = true,
+          .wide_logits = true,
+          .has_selection_bias = true,
+          .shared_key = "n_shared_experts",
+          .shared_name = "shared_experts",
+          .counts_shared = true,
+          .needs_shared = true,
+          .chooses_size = true,
+          .chooses_normalisation = true,
+          .chooses_first_dense = true,
+          .chooses_groups = true,
+          .router_aux_loss_coef = 0};
+}
+
+FamilyExperts glm_experts() {
+  FamilyExperts experts = sigmoid_experts();
+  experts.normalises = true;
+  experts.first_k_dense_replace = 1;
+  return experts;
+}
+
+}  // namespace
 
 const std::vector<Family>& families() {
   static const std::vector<Family> all = {
@@ -20,7 +48,8 @@ const std::vector<Family>& families() {
        .chooses_window = true,
        .chooses_layer_types = true,
        .switches_window = true,
-       .sliding_window = 4096},
+       .sliding_window = 4096,
+       .max_window_layers = 28},
       {.name = "qwen3",
        .architecture = "Qwen3ForCausalLM",
        .qk_norm = QueryKeyNorm::EachHead,
@@ -29,7 +58,8 @@ const std::vector<Family>& families() {
        .chooses_layer_types = true,
        .switches_window = true,
        .head_dim = 128,
-       .sliding_window = 4096},
+       .sliding_window = 4096,
+       .max_window_layers = 28},
       {.name = "smollm3",
        .architecture = "SmolLM3ForCausalLM",
        .chooses_attention_bias = true,
@@ -52,6 +82,7 @@ const std::vector<Family>& families() {
        .architecture = "Phi3ForCausalLM",
        .fused_projections = true,
        .chooses_rotary_part = true,
+       .chooses_longrope = true,
        .chooses_window = true,
        .derives_kv_heads = true,
        .rms_norm_eps = 1e-5,
@@ -132,6 +163,7 @@ const std::vector<Family>& families() {
        .chooses_layer_types = true,
        .switches_window = true,
        .sliding_window = 4096,
+       .max_window_layers = 28,
        .sliding_pattern = 2},
       {.name = "qwen3_moe",
        .architecture = "Qwen3MoeForCausalLM",
@@ -144,7 +176,8 @@ const std::vector<Family>& families() {
        .chooses_attention_bias = true,
        .chooses_window = true,
        .switches_window = true,
-       .sliding_window = 4096},
+       .sliding_window = 4096,
+       .max_window_layers = 28},
       {.name = "olmoe",
        .architecture = "OlmoeForCausalLM",
        .qk_norm = QueryKeyNorm::AllHeads,
@@ -178,6 +211,25 @@ const std::vector<Family>& families() {
        .chooses_attention_bias = true,
        .chooses_multipliers = true,
        .derives_kv_heads = true},
+      {.name = "dots1",
+       .architecture = "Dots1ForCausalLM",
+       .qk_norm = QueryKeyNorm::EachHead,
+       .experts = sigmoid_experts(),
+       .chooses_attention_bias = true,
+       .chooses_window = true,
+       .chooses_layer_types = true,
+       .sliding_window = 4096,
+       .max_window_layers = 62},
+      {.name = "glm4_moe",
+       .architecture = "Glm4MoeForCausalLM",
+       .qk_norm = QueryKeyNorm::EachHead,
+       .experts = glm_experts(),
+       .chooses_attention_bias = true,
+       .biases_output = false,
+       .chooses_qk_norm = true,
+       .chooses_rotary_part = true,
+       .rms_norm_eps = 1e-5,
+       .partial_rotary_factor = 0.5},
   };
   return all;
 }
@@ -196,6 +248,11 @@ const Family* find_family(const std::string& name) {
 const Family& family_of(const ModelShape& shape) {
   if (const Family* family = find_family(shape.family)) return *family;
   throw InputError("there is no family of models \"" + shape.family + "\"");
+}
+
+QueryKeyNorm query_key_norm(const ModelShape& shape) {
+  const Family& family = family_of(shape);
+  return family.chooses_qk_norm && !shape.use_qk_norm ? QueryKeyNorm::None : family.qk_norm;
 }
 
 }  // namespace meshtrain

@@ -28,10 +28,13 @@ struct Family {
 
   // Keys that a model of the family may have.
   bool chooses_attention_bias = false;  ///< attention_bias: biases of q, k, v and o
+  bool biases_output = true;            ///< attention_bias counts for o too
   bool chooses_mlp_bias = false;        ///< mlp_bias: those of gate, up and down
   bool chooses_multipliers = false;     ///< embedding_, attention_, residual_multiplier, logits_scaling
   bool chooses_rotary_layers = false;   ///< no_rope_layers
-  bool chooses_rotary_part = false;     ///< partial_rotary_factor, rope_type longrope
+  bool chooses_qk_norm = false;         ///< use_qk_norm: whether there is qk_norm
+  bool chooses_rotary_part = false;     ///< partial_rotary_factor
+  bool chooses_longrope = false;        ///< rope_type longrope, and no other scaling
   bool chooses_query_scalar = false;    ///< query_pre_attn_scalar
   bool chooses_softcaps = false;        ///< attn_logit_softcapping, final_logit_softcapping
   bool chooses_local_theta = false;     ///< rope_local_base_freq
@@ -49,8 +52,10 @@ struct Family {
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000;
   double rope_local_base_freq = 0;
+  double partial_rotary_factor = 1;
   int64_t sliding_window = 0;
-  int64_t sliding_pattern = 0;  ///< layer_types: every such layer is full, the others slide; 0: all slide
+  int64_t max_window_layers = 0;  ///< layer_types: layers from this one on slide; 0: the family has no such key
+  int64_t sliding_pattern = 0;    ///< layer_types: every such layer is full, the others slide; 0: all slide
   bool tie_word_embeddings = false;
   int64_t pad_token_id = -1;  ///< -1: none
 };
@@ -66,5 +71,8 @@ const Family* find_family(const std::string& name);
 
 /// Returns the family of a shape. Throws InputError when there is none of its name.
 const Family& family_of(const ModelShape& shape);
+
+/// Returns the norms of queries and keys in a model of this shape.
+QueryKeyNorm query_key_norm(const ModelShape& shape);
 
 }  // namespace meshtrain

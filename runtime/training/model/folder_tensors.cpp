@@ -69,6 +69,10 @@ std::vector<FolderTensor> parts_of_experts(const ExpertTensors& names, const std
 
 }  // namespace
 
+at::ScalarType dtype_in_folder(const std::string& name, at::ScalarType dtype) {
+  return c10::isReducedFloatingType(dtype) && name.ends_with(kSelectionBias) ? at::kFloat : dtype;
+}
+
 SafetensorsFolder open_weights(const std::filesystem::path& folder, const ModelShape& shape) {
   SafetensorsFolder weights(folder);
   if (!weights.contains(kEmbedding) && weights.contains(std::string(kEmbedding).substr(kPrefix.size()))) {

@@ -15,8 +15,12 @@ inline constexpr const char* kEmbedding = "model.embed_tokens.weight";
 inline constexpr const char* kHead = "lm_head.weight";
 /// The ends of the names of a layer's router and of its experts' parameters.
 inline constexpr const char* kRouter = ".mlp.gate.weight";
+inline constexpr const char* kSelectionBias = ".gate.e_score_correction_bias";
 inline constexpr const char* kExpertsGateUp = ".mlp.experts.gate_up_proj";
 inline constexpr const char* kExpertsDown = ".mlp.experts.down_proj";
+
+/// Returns the dtype of the tensor `name` in a folder of `dtype`: fp32 for the selection bias of experts in halves.
+at::ScalarType dtype_in_folder(const std::string& name, at::ScalarType dtype);
 
 /// Opens the safetensors of a model of this shape and gives the tensors the names that transformers uses. As in
 /// transformers, the files may be those of the model without its head, whose names lack "model.", and a tied embedding

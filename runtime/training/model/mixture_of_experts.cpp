@@ -4,6 +4,7 @@
 
 #include "mesh/device/aten.h"
 #include "runtime/training/model/families.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/operators/glu.h"
 #include "tensor_parallel/linear_function.h"
 #include "tensor_parallel/row_share.h"
@@ -22,7 +23,10 @@ Router router_of(const ModelShape& shape) {
           .num_experts = shape.experts.num_experts,
           .top_k = shape.experts.num_experts_per_tok,
           .normalises = shape.experts.norm_topk_prob,
-          .rounds_weights = !family.wide_weights};
+          .weight_scale = shape.experts.routed_scaling_factor,
+          .rounds_weights = !family.wide_weights,
+          .num_groups = shape.experts.n_group,
+          .chosen_groups = shape.experts.topk_group};
 }
 
 GatedActivation activation_of(Activation activation) {
@@ -61,12 +65,18 @@ MixtureOfExperts::MixtureOfExperts(int64_t layer, const std::string& name, const
   router_ = declare(".gate.weight", {E, M}, sees_own_rows);
   gate_up_ = declare_stack(".experts.gate_up_proj", {E, 2 * F, M}, 2);
   down_ = declare_stack(".experts.down_proj", {E, M, F}, 1);
+  const FamilyExperts& family = family_of(shape).experts;
+  const auto dtype = options.dtype().toScalarType();
+  router_.written_by_layer = !(family.wide_logits && c10::isReducedFloatingType(dtype));
+  if (family.has_selection_bias) {
+    selection_bias_ =
+        full_parameter(name + kSelectionBias, {E}, {}, options.dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
+    selection_bias_->tensor.set_requires_grad(false);
+  }
   const int64_t shared_features = shape.experts.shared_expert_intermediate_size;
   if (shared_features == 0) return;
-  shared_.emplace(name + ".shared_expert", shape, shared_features, parallelism, options);
-  if (family_of(shape).experts.gates_shared) {
-    shared_gate_ = declare(".shared_expert_gate.weight", {1, M}, /*own_rows=*/false);
-  }
+  shared_.emplace(name + "." + family.shared_name, shape, shared_features, parallelism, options);
+  if (family.gates_shared) shared_gate_ = declare(".shared_expert_gate.weight", {1, M}, /*own_rows=*/false);
 }
 
 at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const Sequence& sequence) const {
@@ -75,11 +85,14 @@ at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const 
   return shared_ ? y + compute_shared(x, recompute, sequence.tokens) : y;
 }
 
+at::Tensor MixtureOfExperts::logits_of(const at::Tensor& x) const {
+  if (router_.written_by_layer) return linear(x, router_);
+  return at::linear(x.to(at::kFloat), router_.tensor.to(at::kFloat));
+}
+
 Routing MixtureOfExperts::choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const {
-  const at::Tensor logits = linear(x, router_);
-  Routing routing = route(rule_, logits);
-  if (pass) routing.weights = pass->balanced_weights(layer_, rule_, logits, routing);
-  return routing;
+  const at::Tensor logits = logits_of(x), bias = selection_bias_ ? selection_bias_->tensor : at::Tensor();
+  return pass ? pass->route_tokens(layer_, rule_, logits, bias) : route(rule_, logits, bias);
 }
 
 at::Tensor MixtureOfExperts::compute_experts(const at::Tensor& x, bool recompute,
@@ -98,6 +111,7 @@ at::Tensor MixtureOfExperts::compute_shared(const LayerInput& x, bool recompute,
 
 std::vector<Parameter*> MixtureOfExperts::parameters() {
   std::vector<Parameter*> all = {&router_};
+  if (selection_bias_) all.push_back(&*selection_bias_);
   if (shared_) {
     for (Parameter* parameter : shared_->parameters()) all.push_back(parameter);
   }

@@ -23,9 +23,10 @@ class MixtureOfExperts {
  public:
   /// Declares the parameters of the layer `name`, "model.layers.0.mlp", without storage:
   ///   <name>.gate.weight             [E, M]      the router
+  ///   <name>.gate.e_score_correction_bias  [E]   b, frozen, fp32 for halves
   ///   <name>.experts.gate_up_proj    [E, 2F, M]  of each expert gate above up
   ///   <name>.experts.down_proj       [E, M, F]
-  ///   <name>.shared_expert...        a FeedForward
+  ///   <name>.shared_expert...        a FeedForward; the family has its name
   ///   <name>.shared_expert_gate.weight  [1, M]   v
   /// `layer`: the index of its block.
   MixtureOfExperts(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
@@ -42,6 +43,7 @@ class MixtureOfExperts {
   void use_experts_in(WithExperts with_experts) { with_experts_ = std::move(with_experts); }
 
  private:
+  at::Tensor logits_of(const at::Tensor& x) const;
   /// Chooses the experts of x [T, M].
   Routing choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const;
   /// Computes the experts of x [T, M], this rank's rows.
@@ -54,6 +56,7 @@ class MixtureOfExperts {
   Group ep_, rows_over_;  // rows_over_: tp where this layer cuts the rows itself
   WithExperts with_experts_ = [](const std::function<at::Tensor()>& compute) { return compute(); };
   Parameter router_, gate_up_, down_;
+  std::optional<Parameter> selection_bias_;
   std::optional<FeedForward> shared_;
   std::optional<Parameter> shared_gate_;
 };

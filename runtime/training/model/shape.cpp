@@ -33,6 +33,19 @@ bool has_dense_layers(const ModelShape& shape) {
   return !shape.experts || !shape.experts.mlp_only_layers.empty();
 }
 
+std::string groups_problem(const ExpertsShape& experts) {
+  const int64_t groups = experts.n_group, chosen = experts.topk_group;
+  if (groups == 1 && chosen == 1) return "";
+  const std::string number = "n_group " + std::to_string(groups);
+  if (experts.num_experts % groups != 0 || experts.num_experts / groups < 2) {
+    return number + " does not divide " + std::to_string(experts.num_experts) + " experts into groups of two or more";
+  }
+  if (chosen > groups) return "topk_group " + std::to_string(chosen) + " is more than " + number;
+  if (experts.num_experts_per_tok <= chosen * (experts.num_experts / groups)) return "";
+  return "topk_group " + std::to_string(chosen) + " leaves fewer than num_experts_per_tok " +
+         std::to_string(experts.num_experts_per_tok) + " experts";
+}
+
 int64_t expert_features(const ModelShape& shape) {
   const int64_t own = shape.experts.moe_intermediate_size;
   return own > 0 ? own : shape.intermediate_size;

@@ -53,6 +53,7 @@ struct ModelShape {
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
   std::optional<int64_t> pad_token_id;  ///< fills sequences up; does not change the model (model.freeze_padding_row)
+  bool use_qk_norm = false;             ///< GLM: queries and keys have norms
   bool qkv_bias = false;                ///< Qwen2; Llama with attention_bias
   bool output_bias = false;             ///< Llama with attention_bias: o_proj
   bool mlp_bias = false;                ///< Llama with mlp_bias: gate, up, down
@@ -77,6 +78,8 @@ bool is_locally_rotary(const ModelShape& shape, int64_t layer);
 bool has_experts(const ModelShape& shape, int64_t layer);
 /// Returns true when a layer has a feed-forward layer of intermediate_size features.
 bool has_dense_layers(const ModelShape& shape);
+/// Returns why experts cannot be in the groups of `experts`; empty when they can.
+std::string groups_problem(const ExpertsShape& experts);
 /// Returns the features of an expert.
 int64_t expert_features(const ModelShape& shape);
 /// Returns the number that multiplies the scores.

@@ -4,6 +4,7 @@
 
 #include "mesh/device/aten.h"
 #include "runtime/training/model/families.h"
+#include "runtime/training/model/folder_tensors.h"
 #include "runtime/training/model/ignored_label.h"
 #include "tensor_parallel/linear_cross_entropy.h"
 
@@ -134,7 +135,8 @@ std::vector<TensorEntry> declared(const ModelShape& shape, at::ScalarType dtype,
   Transformer model(shape, {}, at::TensorOptions(at::kMeta));
   std::vector<TensorEntry> tensors;
   for (const Parameter* parameter : model.parameters()) {
-    if (is_adapter(parameter->name) == adapters) tensors.push_back({parameter->name, dtype, parameter->global_shape});
+    const std::string& name = parameter->name;
+    if (is_adapter(name) == adapters) tensors.push_back({name, dtype_in_folder(name, dtype), parameter->global_shape});
   }
   return tensors;
 }

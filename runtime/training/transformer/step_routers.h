@@ -1,11 +1,15 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "context_parallel/sequence_layout.h"
 #include "expert_parallel/router_pass.h"
+#include "fsdp/fsdp.h"
 #include "mesh/device_mesh.h"
 #include "runtime/training/metrics/step_metrics.h"
+#include "runtime/training/trainer/micro_batch.h"
 #include "runtime/training/transformer/transformer_options.h"
 
 namespace meshtrain {
@@ -25,18 +29,31 @@ class StepRouters {
   /// expert [layers with experts, E]; of this rank's tokens and layers.
   at::Tensor end_step();
 
-  /// Begins the forward of a micro-batch of `num_tokens` tokens on this rank and its tp peers. Returns null outside a
-  /// step. End it by RouterPass::end_forward().
-  std::shared_ptr<RouterPass> begin_pass(int64_t num_tokens);
+  bool updates_biases() const { return options_.bias_update > 0; }
+  /// Changes the selection biases in this rank's shards of `fsdp`. `sums`: of end_step(), over all ranks. `non_finite`:
+  /// 1 to change nothing, or 0.
+  void update_biases(Fsdp& fsdp, const at::Tensor& sums, const at::Tensor& non_finite) const;
+
+  /// Begins the forward of a micro-batch. Returns null outside a step. End it by RouterPass::end_forward().
+  std::shared_ptr<RouterPass> begin_pass(const MicroBatch& micro_batch);
+
+  /// Sets the use of choices in later steps. Tokens are numbered by sample, MicroBatch::first_sample, then by position.
+  void use_choices(ChoiceUse use) { use_ = std::move(use); }
+  /// Returns the choices recorded so far of the layers and tokens that this rank has, for a run of `num_tokens` tokens;
+  /// -1 for other tokens.
+  RunChoices recorded(int64_t num_tokens) const;
+  /// Returns RouterPass::changed(), summed over the steps so far; 0 where another rank of tp sees the same tokens.
+  at::Tensor changed() const { return speaks_ ? changed_ : at::zeros_like(changed_); }
 
  private:
-  /// Returns the tokens of `sequences` sequences that the routers of this rank see.
-  RouterTokens tokens_of(int64_t sequences) const;
+  /// Returns the tokens of `sequences` samples from `first` on that the routers of this rank see.
+  RouterTokens tokens_of(int64_t first_sample, int64_t sequences) const;
+  /// Keeps what the use of choices has found in `pass`.
+  void keep_choices(const RouterPass& pass);
 
   ModelShape shape_;
   BalancingOptions options_;
-  int64_t sequence_length_;
-  int64_t length_;         // of this rank's part of a sequence
+  SequenceLayout layout_;
   int64_t row_parts_ = 1;  // ranks that divide the rows of a micro-batch
   int64_t row_part_ = 0;   // this rank's part
   int64_t data_ranks_;
@@ -47,6 +64,13 @@ class StepRouters {
   int64_t num_micro_batches_ = 0;
   int64_t sequences_ = 0;  // of the step, on all ranks
   std::vector<std::shared_ptr<RouterPass>> passes_;
+  ChoiceUse use_;
+  struct Choices {
+    size_t layer;
+    at::Tensor numbers, choices;
+  };
+  std::vector<Choices> recorded_;
+  at::Tensor changed_ = at::zeros({2}, at::kLong);
 };
 
 }  // namespace meshtrain

@@ -24,11 +24,15 @@ at::Tensor TransformerPart::end_step() {
   return routers_ ? routers_->end_step() : at::Tensor();
 }
 
+void TransformerPart::update(const at::Tensor& sums, const at::Tensor& non_finite) {
+  if (routers_ && routers_->updates_biases()) routers_->update_biases(model_->fsdp(), sums, non_finite);
+}
+
 at::Tensor TransformerPart::forward(const at::Tensor& input, const MicroBatch& micro_batch) {
   const at::Device device = device_of(groups_);
   const bool trains = at::GradMode::is_enabled();
   Sequence sequence = trains ? sequences_->in_training(micro_batch) : sequences_->of(micro_batch.documents);
-  if (trains && routers_) sequence.routers = routers_->begin_pass(micro_batch.inputs.numel());
+  if (trains && routers_) sequence.routers = routers_->begin_pass(micro_batch);
   at::Tensor output = model_->forward(input.defined() ? input : to_device(micro_batch.inputs, device),
                                       {sequence, to_device(micro_batch.labels, device)});
   if (sequence.routers) sequence.routers->end_forward();

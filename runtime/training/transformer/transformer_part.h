@@ -20,12 +20,15 @@ class TransformerPart final : public ModelPart {
 
   void begin_step(const at::Tensor& scale, int64_t num_micro_batches) override;
   at::Tensor end_step() override;
+  void update(const at::Tensor& sums, const at::Tensor& non_finite) override;
   at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) override;
   at::Tensor make_input(const MicroBatch& micro_batch) const override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
 
   ShardedModel& sharded_model() { return *model_; }
   const ShardedModel& sharded_model() const { return *model_; }
+  /// Returns null for a model without experts.
+  StepRouters* routers() { return routers_.get(); }
   const SequenceLayout& layout() const { return sequences_->layout(); }
 
  private:

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "mesh/base/error.h"
+#include "runtime/training/model/families.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
@@ -510,7 +511,8 @@ TEST_F(ConfigJson, WritesWhatItReadsOfEveryFamily) {
 }
 
 TEST_F(ConfigJson, WritesWhatItReadsOfExperts) {
-  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared"}) {
+  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared",
+                           "mixtral_balanced", "dots1", "glm4_moe"}) {
     const std::string file = testing::source_folder() + "/tests/fixtures/" + name + "/config.json";
     const ModelShape shape = read_config_json(file);
     const std::string written = write_config_json(shape, "float32");
@@ -520,11 +522,54 @@ TEST_F(ConfigJson, WritesWhatItReadsOfExperts) {
     for (const auto& [key, value] : after.items()) {
       EXPECT_TRUE(!before.contains(key) || before[key].is_null() || value == before[key]) << name << " " << key;
     }
-    for (const char* key : {"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
-                            "shared_intermediate_size", "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step"}) {
+    for (const char* key :
+         {"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size",
+          "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step", "n_routed_experts", "n_shared_experts",
+          "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor", "use_qk_norm"}) {
       EXPECT_EQ(after.contains(key), before.contains(key)) << name << " " << key;
     }
   }
+}
+
+TEST_F(ConfigJson, ReadsTheExpertsOfDeepSeeksRouter) {
+  const auto fixture = [](const char* name) {
+    return json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/" + name + "/config.json"));
+  };
+  json config = fixture("dots1");
+  const ModelShape shape = read(config.dump());
+  EXPECT_EQ(shape.experts.shared_expert_intermediate_size, 24) << "two of 12 features";
+  EXPECT_EQ(shape.experts.mlp_only_layers, std::vector<int64_t>{0});
+  EXPECT_EQ(shape.experts.n_group, 4);
+  EXPECT_EQ(shape.experts.topk_group, 2);
+  EXPECT_EQ(shape.experts.routed_scaling_factor, 2.5);
+  EXPECT_EQ(window_of(shape, 1), 0) << "layers from max_window_layers on slide";
+  EXPECT_EQ(window_of(shape, 2), 5);
+  config["output_router_logits"] = true;
+  EXPECT_EQ(read(config.dump()).experts.router_aux_loss_coef, 0) << "transformers has no balancing loss for it";
+  for (const auto& [key, value, problem] :
+       {std::tuple("n_group", json(3), "does not divide 8 experts"), std::tuple("n_group", json(8), "two or more"),
+        std::tuple("topk_group", json(5), "is more than n_group 4"),
+        std::tuple("topk_group", json(1), "leaves fewer than num_experts_per_tok 3"),
+        std::tuple("first_k_dense_replace", json(3), "leaves no layer with experts"),
+        std::tuple("scoring_func", json("softmax"), "a dots1 has sigmoid")}) {
+    json changed = fixture("dots1");
+    changed[key] = value;
+    EXPECT_TRUE(has(refusal(changed.dump()), problem)) << key;
+  }
+  json glm = fixture("glm4_moe");
+  glm["rope_parameters"].erase("partial_rotary_factor");
+  const ModelShape shape_of_glm = read(glm.dump());
+  EXPECT_EQ(shape_of_glm.partial_rotary_factor, 0.5) << "of an absent key";
+  EXPECT_TRUE(shape_of_glm.qkv_bias && !shape_of_glm.output_bias);
+  EXPECT_EQ(query_key_norm(shape_of_glm), QueryKeyNorm::EachHead);
+  glm["use_qk_norm"] = false;
+  EXPECT_EQ(query_key_norm(read(glm.dump())), QueryKeyNorm::None);
+  ModelShape other = shape;
+  other.experts.mlp_only_layers = {1};
+  EXPECT_THROW(write_config_json(other, "float32"), InputError);
+  other = shape;
+  other.experts.shared_expert_intermediate_size = 13;
+  EXPECT_THROW(write_config_json(other, "float32"), InputError);
 }
 
 TEST_F(ConfigJson, ReadsWhichLayersHaveExperts) {
