@@ -49,6 +49,17 @@ TEST_F(VerifyOnGpu, Pipelines) {
        "--set", "parallel.fsdp.mode=full_shard", "--set", "model.tie_word_embeddings=true"});
 }
 
+TEST_F(VerifyOnGpu, ExpertsOverRanks) {
+  Words arguments = {"--mesh", "dp=2,tp=2,ep=4", "--precision", "fp32"};
+  for (const char* setting :
+       {"model.family=qwen2_moe", "model.num_experts=8", "model.num_experts_per_tok=2",
+        "model.moe_intermediate_size=32", "model.shared_expert_intermediate_size=64", "train.experts.balance=sequence",
+        "train.experts.coefficient=0.1", "train.activation_checkpointing.mode=full"}) {
+    arguments.insert(arguments.end(), {"--set", setting});
+  }
+  expect_equal(4, 4, arguments);
+}
+
 TEST_F(VerifyOnGpu, HybridShardsOnOneGpu) {
   expect_equal(2, 1,
                {"--mesh", "dp=2", "--precision", "bf16_mixed", "--set", "parallel.fsdp.mode=hybrid_shard", "--set",
