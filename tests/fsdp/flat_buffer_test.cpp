@@ -51,6 +51,15 @@ TEST(FlatBuffer, NeighboursLieTogetherAsOneMatrix) {
   EXPECT_TRUE(fused.narrow(0, 3, 2).eq(2).all().item<bool>());
 }
 
+TEST(FlatBuffer, FrozenShardsAreNotLessThanTheirParameters) {
+  const Sharding sharding{.shard_dtype = at::kFloat, .frozen_dtype = at::kBFloat16};
+  for (const auto& [dtype, wanted] : {std::pair(at::kBFloat16, at::kBFloat16), std::pair(at::kFloat, at::kFloat)}) {
+    Parameter frozen = full_parameter("a", {3}, {}, kDouble.dtype(dtype));
+    frozen.tensor.set_requires_grad(false);
+    EXPECT_EQ(settled({&frozen}, sharding).shard_values().scalar_type(), wanted) << "the parameter is " << dtype;
+  }
+}
+
 TEST(FlatBuffer, WhatFollowsAFrozenOneBeginsAligned) {
   Parameter norm = parameter("norm", {7}), q = parameter("q", {3, 5}), k = parameter("k", {2, 5});
   q.sharded_over = k.sharded_over = "tp";

@@ -76,6 +76,7 @@ std::vector<Cell> balanced_cells(const char* balance) {
   std::vector<Cell> all = {{one, n, 1, 1, "none", "contiguous", false, 2, "full_shard", "full", "sublayer"},
                            {packed, 1, n, 1, "none", "contiguous", false, 2, "no_shard", "none"},
                            {packed, 1, n, 1, "none", "contiguous", true, 16, "no_shard", "alternate"},
+                           {packed, 1, n, 1, "none", "contiguous", true, 2, "no_shard", "full"},
                            {one, 1, 1, n, "ring", "zigzag", false, 2, "full_shard", "full"}};
   all[1].ep = all[3].ep = n;
   if (n == 4) all.push_back({packed, 2, 2, 1, "none", "contiguous", true, 2, "hybrid_shard", "full"});

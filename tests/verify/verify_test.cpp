@@ -304,6 +304,21 @@ TEST_F(Verify, ComparesTheChoicesOfExpertsOrReplaysThem) {
   }
 }
 
+// The router's product is in fp32, its bias is fp32 among parameters in bf16.
+TEST_F(Verify, ComparesRoutersWithABiasInHalves) {
+  Words words = {"--mesh", "dp=2,tp=2", "--precision", "bf16_mixed", "--steps", "2"};
+  for (const char* setting :
+       {"model.family=dots1", "model.num_hidden_layers=2", "model.num_experts=6", "model.num_experts_per_tok=2",
+        "model.moe_intermediate_size=12", "model.shared_expert_intermediate_size=24", "model.mlp_only_layers=[0]",
+        "model.n_group=3", "model.topk_group=2",
+        "train.experts={balance: sequence, coefficient: 0.1, bias_update: 0.01}", "parallel.fsdp.mode=full_shard"}) {
+    words.insert(words.end(), {"--set", setting});
+  }
+  const Ending ending = verify(4, words);
+  EXPECT_EQ(ending.status, 0) << ending.err << ending.out;
+  EXPECT_TRUE(has(ending.out, "experts: the choices of one rank")) << ending.out;
+}
+
 TEST_F(Verify, ComparesAdapters) {
   const std::string adapters = "adapter: {rank: 2, targets: [v_proj, down_proj], dropout: 0.1}\n";
   write("tiny.yaml", kRecipe + adapters);
