@@ -10,32 +10,33 @@
 
 namespace meshtrain {
 
-/// The ways of rows to the ranks of ep that hold their experts, and back. Rank i of ep holds the experts
-/// [i E/ep, (i + 1) E/ep) of E. Nothing is dropped: a rank receives as many rows as have chosen its experts.
+/// The exchange of rows with the ranks of ep that hold their experts. Rank i of ep holds the experts [i E/ep, (i + 1)
+/// E/ep) of E. No row is dropped: a rank receives every row that chose one of its experts.
 struct Dispatch {
   Group ep;
   std::vector<int64_t> sent;      ///< rows of this rank that go to each rank
   std::vector<int64_t> received;  ///< rows that come from each rank
-  at::Tensor order;               ///< [R'] int64: row r of the experts is number order[r] of those that arrive;
-                                  ///< undefined: they arrive in the order of experts
+  at::Tensor order;               ///< [R'] int64: row r of the experts arrives as number order[r];
+                                  ///< undefined: rows arrive in the order of experts
   GroupStarts starts;             ///< the rows of each expert of this rank among R'
 
   int64_t num_rows() const { return starts.back(); }
 };
 
-/// Exchanges the numbers of rows: one all-to-all of E numbers, which the host reads. Rows of an expert are ordered by
-/// the rank that they come from, then as there. Every rank of `ep` must call it. `rows`: of this rank's tokens. Throws
-/// std::invalid_argument when ep does not divide the experts. On the Meta device all ranks send this rank's numbers.
+/// Exchanges the numbers of rows in one all-to-all of E numbers, which the host reads. Rows of an expert are ordered by
+/// sending rank, then as on that rank. Every rank of `ep` must call it. `rows`: the rows of this rank's tokens. Throws
+/// std::invalid_argument when ep does not divide the number of experts. On the Meta device all ranks are assumed to
+/// send this rank's numbers.
 Dispatch plan_dispatch(const ExpertRows& rows, const Group& ep);
 
-// Every rank of ep must call these functions and their backwards, which have the bytes of the other's forward. A row
-// that stays on its rank is copied. Differentiable once.
+// Every rank of ep must call these functions and their backwards. The backward of each sends as many bytes as the
+// forward of the other. A row whose expert is on its own rank is copied. Differentiable once.
 
-/// Sends the rows of x [R, ...], sorted by expert, to their experts: returns the rows of this rank's experts [R', ...],
-/// sorted by expert. `purpose`: of the traffic.
+/// Sends the rows of x [R, ...], sorted by expert, to the ranks of their experts. Returns the rows of this rank's
+/// experts [R', ...], sorted by expert. `purpose`: the purpose of the traffic.
 at::Tensor send_to_experts(const at::Tensor& x, const Dispatch& dispatch, const char* purpose);
 
-/// Sends the rows of y [R', ...] back: returns [R, ...], in the order of send_to_experts()'s argument.
+/// Sends the rows of y [R', ...] back. Returns [R, ...], in the order of x in send_to_experts().
 at::Tensor return_from_experts(const at::Tensor& y, const Dispatch& dispatch, const char* purpose);
 
 }  // namespace meshtrain

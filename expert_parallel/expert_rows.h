@@ -6,31 +6,31 @@
 
 namespace meshtrain {
 
-/// The (token, slot) pairs of a routing as R = T k rows, sorted by expert; rows of one expert by token, then by slot.
+/// The (token, slot) pairs of a routing as R = T k rows, sorted by expert, then by token, then by slot.
 struct ExpertRows {
   at::Tensor slots;    ///< [R] int64: row r is the pair slots[r] = token * k + slot
   at::Tensor tokens;   ///< [R] int64: the token of each row
   at::Tensor rows;     ///< [T, k] int64: the row of each pair
-  at::Tensor counts;   ///< [E] int64: rows of each expert
+  at::Tensor counts;   ///< [E] int64: the number of rows of each expert
   GroupStarts starts;  ///< the rows of each expert, on the host
 
   int64_t num_slots() const { return rows.size(1); }
 };
 
-/// Sorts the pairs of choices [T, k] of `num_experts` experts. The host waits for the counts: the grouped product needs
-/// them. On the Meta device experts have equal numbers of rows, which differ by one where they must. Throws
-/// std::invalid_argument for a choice that is no expert's number, on the host.
+/// Sorts the pairs of choices [T, k] of `num_experts` experts. The host waits for the counts, because the grouped
+/// product needs them. On the Meta device all experts have the same number of rows, to within one. On the host a choice
+/// that is not the number of an expert throws std::invalid_argument.
 ExpertRows sort_by_expert(const at::Tensor& choices, int64_t num_experts);
 
-/// Returns row r = the token's row of x [T, M] for each row, [R, M]. Differentiable: the gradients of a token's rows
-/// are summed in the order of its slots, in fp32 for halves, and rounded once. Keeps only `rows`.
+/// Returns [R, M]: for each row the row of its token in x [T, M]. Differentiable: the gradients of a token's rows are
+/// summed in the order of its slots, in fp32 for halves, and rounded once. The backward needs only `rows`.
 at::Tensor rows_of_tokens(const at::Tensor& x, const ExpertRows& rows);
 
-/// Returns the weights [T, k] of the rows, [R]. Differentiable.
+/// Returns [R]: the weight of each row, from weights [T, k]. Differentiable.
 at::Tensor weights_of_rows(const at::Tensor& weights, const ExpertRows& rows);
 
 /// Returns [T, M]: the sum of each token's rows of y [R, M] in the order of its slots, in fp32 for halves and rounded
-/// once. Differentiable. Keeps only `rows`.
+/// once. Differentiable. The backward needs only `rows`.
 at::Tensor sum_of_slots(const at::Tensor& y, const ExpertRows& rows);
 
 }  // namespace meshtrain

@@ -11,7 +11,7 @@
 
 namespace meshtrain {
 
-/// The weights of E experts, leaves or not, each of the dtype of x.
+/// The weights of E experts, in the dtype of x. They need not be leaves of autograd.
 struct ExpertWeights {
   at::Tensor gate_up;       ///< [E, 2F, M]
   at::Tensor down;          ///< [E, M, F]
@@ -19,27 +19,29 @@ struct ExpertWeights {
   at::Tensor down_bias;     ///< [E, M]; undefined: none
 };
 
-/// Computes the experts of rows sorted by expert: weight * (down(activation(gate_up(x)))), for x [R, M], with `weights`
-/// [R], fp32 or of the dtype of x -> [R, M]. Differentiable once with respect to x, the weights and all experts'
-/// weights, whose gradients go into their buffers (leaf_gradient.h); an expert without rows writes zeros into an
-/// unwritten one. Keeps x as its LayerInput says, the output of gate_up and, unless `recompute`, that of the
-/// activation. The result is not kept: the gradient of a weight is that of the row before down, times the row there.
+/// Computes weight * down(activation(gate_up(x))) with the experts of rows that are sorted by expert. x: [R, M];
+/// `weights`: [R], fp32 or of the dtype of x. Returns [R, M]. Differentiable once with respect to x, `weights` and the
+/// weights of all experts, whose gradients go into their buffers (leaf_gradient.h). An expert without rows writes zeros
+/// into a buffer that is still unwritten. The backward keeps x as its LayerInput says, the output of gate_up and,
+/// unless `recompute`, the output of the activation. It does not need the result: the gradient of a row's weight is the
+/// dot product of the row before down and the gradient there.
 at::Tensor expert_products(const LayerInput& x, const at::Tensor& weights, const GroupStarts& starts,
                            const ExpertWeights& experts, const GatedActivation& activation, bool recompute);
 
 /// Computes the mixture on one rank: for each token of x [T, M] the sum over its slots, in their order, of weight *
-/// expert(x), with the slots' `weights` [T, k] -> [T, M]: the functions of expert_rows.h around expert_products(). It
-/// keeps x and not the rows that it makes of x.
+/// expert(x), with the slots' `weights` [T, k]. Returns [T, M]. It calls the functions of expert_rows.h around
+/// expert_products(). It keeps x, but not the rows that it makes of x.
 at::Tensor mixture(const at::Tensor& x, const at::Tensor& weights, const ExpertRows& rows, const ExpertWeights& experts,
                    const GatedActivation& activation, bool recompute);
 
-/// Returns compute(), called while the weights of this rank's experts are there: Fsdp::run() of their unit.
+/// Calls compute() while the weights of this rank's experts are available, and returns its result: Fsdp::run() of their
+/// unit.
 using WithExperts = std::function<at::Tensor(const std::function<at::Tensor()>& compute)>;
 
-/// Computes the mixture where experts are cut over the ranks of `ep`, each with other tokens: rows and their weights go
-/// to the experts' ranks and the results return (dispatch.h), so that a token's slots are summed on its own rank in the
-/// order of one rank. `experts`: the E/ep of this rank, used within `with_experts`. Every rank of `ep` must call it;
-/// any of them may have no tokens.
+/// Computes the mixture where experts are cut over the ranks of `ep` and each rank has other tokens. Rows and their
+/// weights are sent to the experts' ranks and the results return (dispatch.h). A token's slots are therefore summed on
+/// its own rank, in the order of one rank. `experts`: the E/ep experts of this rank, used within `with_experts`. Every
+/// rank of `ep` must call it, even a rank without tokens.
 at::Tensor mixture_over_ranks(const at::Tensor& x, const at::Tensor& weights, const ExpertRows& rows,
                               const ExpertWeights& experts, const GatedActivation& activation, bool recompute,
                               const Group& ep, const WithExperts& with_experts);

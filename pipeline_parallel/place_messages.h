@@ -4,10 +4,10 @@
 
 namespace meshtrain {
 
-/// Puts the messages between ranks into the rows of a schedule that has none. All actions and messages have one linear
-/// order, and each row has its own in this order; so the first of them that is not done can always run, even if each
-/// rank sends and receives one message after another and a send waits for its receiver. The natural order, each message
-/// beside the action that makes or uses it, deadlocks there.
+/// Adds the messages between ranks to the rows of a schedule that has none. All actions and messages are put into one
+/// linear order, and each row keeps this order. The first entry that is not done can therefore always run, even if each
+/// rank handles one message at a time and a send waits for its receiver. In that case the natural order, each message
+/// next to the action that makes or uses it, would deadlock.
 void place_messages(PipelineSchedule& schedule);
 
 }  // namespace meshtrain

@@ -11,12 +11,13 @@ namespace meshtrain {
 /// Returns the row of a rank that has all stages: for each micro-batch the forward of every stage, then the backwards
 /// in reverse order.
 std::vector<PipelineAction> one_rank_row(int stages, int micro_batches);
-/// Returns the row of `rank`: forwards until the first backward can arrive, then forwards and backwards in turn.
+/// Returns the row of `rank` in 1F1B: forwards until the first backward can arrive, then forwards and backwards in
+/// turn.
 std::vector<PipelineAction> one_forward_one_backward_row(int rank, int ranks, int micro_batches);
-/// The same over `stages_per_rank` stages, in rounds of as many micro-batches as ranks. `micro_batches`: a multiple of
-/// `ranks`.
+/// Returns the row of `rank` in interleaved 1F1B over `stages_per_rank` stages per rank, in rounds of `ranks`
+/// micro-batches. `micro_batches`: a multiple of `ranks`.
 std::vector<PipelineAction> interleaved_row(int rank, int ranks, int stages_per_rank, int micro_batches);
-/// The same as one_forward_one_backward_row(), with weight gradients `rank` micro-batches later.
+/// Returns one_forward_one_backward_row() with each weight gradient delayed by `rank` micro-batches.
 std::vector<PipelineAction> zero_bubble_row(int rank, int ranks, int micro_batches);
 
 }  // namespace meshtrain

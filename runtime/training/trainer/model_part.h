@@ -18,23 +18,24 @@ class ModelPart {
  public:
   virtual ~ModelPart() = default;
 
-  /// Runs the part's forward for a micro-batch. Returns the input of the next part; the last part returns a scalar, the
-  /// sum of the losses of the counted labels. With autograd the sum may be available only after the backward. `input`:
-  /// the output of the part before; undefined for the first part, which reads `micro_batch`. Every rank that holds the
-  /// part must call it.
+  /// Runs the part's forward for a micro-batch. Returns the input of the next part. The last part returns a scalar, the
+  /// sum of the losses of the counted labels; with autograd this sum may be available only after the backward. `input`:
+  /// the output of the previous part; undefined for the first part, which reads `micro_batch`. Every rank that holds
+  /// the part must call it.
   virtual at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch) = 0;
 
-  /// Returns an empty tensor for the output of the part before, which a rank of another stage sends: of its shape,
-  /// dtype and device. Throws std::logic_error where the part cannot be a stage behind another rank's: the default.
+  /// Returns an empty tensor with the shape, dtype and device of the previous part's output, into which this rank
+  /// receives that output from another rank. The default throws std::logic_error: the part cannot follow a part on
+  /// another rank.
   virtual at::Tensor make_input(const MicroBatch& micro_batch) const;
 
   /// Begins a step of `num_micro_batches` forwards. `scale`: a scalar, the factor of the losses' backward (loss scale).
   virtual void begin_step(const at::Tensor& /*scale*/, int64_t /*num_micro_batches*/) {}
-  /// Ends the forwards and backwards of a step. Returns numbers that the trainer adds up over all parts and ranks, fp64
-  /// [n] with the same n everywhere; undefined, everywhere: none.
+  /// Ends the forwards and backwards of a step. Returns numbers that the trainer sums over all parts and ranks: fp64
+  /// [n] with the same n everywhere, or undefined everywhere for none.
   virtual at::Tensor end_step() { return {}; }
-  /// Changes what is neither trained nor saved by the optimizer: call after each update of a step. `sums`: of
-  /// end_step(). `non_finite`: a scalar, 1 when the step changes nothing, or 0.
+  /// Changes state that the optimizer neither trains nor saves: call it after each update of a step. `sums`: the summed
+  /// numbers of end_step(). `non_finite`: a scalar, 1 when the step must change nothing, or 0.
   virtual void update(const at::Tensor& /*sums*/, const at::Tensor& /*non_finite*/) {}
 
   /// Returns the groups of the part's parameters, at least one; they live as long as the part. Losses are summed over

@@ -10,7 +10,7 @@ namespace meshtrain {
 /// The links between neighbouring ranks of a pipeline, in both directions; the last rank and the first are neighbours.
 class PipelineLinks {
  public:
-  /// `ranks`: the ranks of the pipeline in the order of their stages. Every rank of it must call it.
+  /// `ranks`: the ranks of the pipeline in the order of their stages, each of which must call this constructor.
   explicit PipelineLinks(const Group& ranks);
 
   const Group& ranks() const { return ranks_; }

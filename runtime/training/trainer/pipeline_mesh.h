@@ -7,12 +7,12 @@
 
 namespace meshtrain {
 
-/// A mesh with its pipelines. The ranks of one coordinate along pp hold the same stages and have a mesh of their own;
-/// the ranks along pp pass activations and gradients on. A mesh without pp has one stage.
+/// A mesh with its pipelines. Ranks with the same coordinate along pp hold the same stages and have their own mesh.
+/// Ranks along pp pass activations and gradients on. A mesh without pp has one stage.
 class PipelineMesh {
  public:
-  /// Every rank of `mesh` must call it, before an error on one rank alone is possible. `mesh` must outlive this.
-  /// `joins_ends`: false for a model whose first and last stage share no weight.
+  /// Every rank of `mesh` must call this constructor, before any code that may throw on one rank alone. `mesh` must
+  /// outlive this. `joins_ends`: false for a model whose first and last stage share no weight.
   explicit PipelineMesh(const DeviceMesh& mesh, bool joins_ends = true);
 
   const DeviceMesh& complete() const { return complete_; }
@@ -20,8 +20,8 @@ class PipelineMesh {
   const DeviceMesh& stage() const { return stage_ ? *stage_ : complete_; }
   /// Returns the links of this rank's pipeline; null when one rank has all stages.
   const PipelineLinks* links() const { return links_ ? &*links_ : nullptr; }
-  /// Returns the first and the last rank of this rank's pipeline on these two, this rank alone on those between and
-  /// where ends are not joined.
+  /// Returns the group of the first and the last rank of this rank's pipeline, on these two ranks. On the ranks between
+  /// them, and on all ranks when ends are not joined, returns the group of this rank alone.
   const Group& ends() const { return ends_; }
 
  private:

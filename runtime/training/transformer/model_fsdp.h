@@ -8,11 +8,11 @@ namespace meshtrain {
 
 /// The division of a model's parameters among ranks.
 struct ModelReplicas {
-  ReplicaMap dense;                   ///< of all parameters but those of `experts`
-  std::optional<ReplicaMap> experts;  ///< of experts that are cut over ep, on DeviceMesh::experts(); none: ep is 1
+  ReplicaMap dense;                   ///< for all parameters except `experts`
+  std::optional<ReplicaMap> experts;  ///< for experts cut over ep, on DeviceMesh::experts(); none when ep is 1
 };
 
-/// The options for the Fsdps of a model, of `dense` parameters and of `experts`.
+/// The options of a model's Fsdps: for `dense` parameters and for `experts`.
 struct ModelFsdp {
   FsdpOptions dense;
   std::optional<FsdpOptions> experts = {};

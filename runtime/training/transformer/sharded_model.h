@@ -15,19 +15,19 @@ namespace meshtrain {
 
 /// Consecutive layers of a model that run in the units of an Fsdp: the embedding, the units of the blocks
 /// (UnitOptions), the head. A head that shares the embedding's weight is in the embedding's unit, which stays gathered
-/// for the complete step. Without the embedding it has a copy of this weight in a unit of its own (UnitSpec::is_copy).
-/// Experts that are cut over ep run in the units of a second Fsdp, one for each block, inside the block's forward.
-/// Every rank of tp, cp, ep and the units makes the same calls.
+/// for the complete step. If the embedding is not among the layers, such a head has a copy of the weight in its own
+/// unit (UnitSpec::is_copy). Experts that are cut over ep run in the units of a second Fsdp, one for each block, inside
+/// the block's forward. Every rank of tp, cp, ep and the units makes the same calls.
 class ShardedModel {
  public:
   /// `layers`: this model's range of Transformer::layers(), at least one layer. No other ShardedModel may have layers
-  /// of `model` that use the same parameters. Collective as Fsdp's constructor is. Throws std::invalid_argument when
-  /// `units` divides units of several blocks into sublayers, and for a trained embedding with an adapter whose weight
-  /// the head of another model shares.
+  /// of `model` that use the same parameters. Collective like Fsdp's constructor. Throws std::invalid_argument when
+  /// `units` divides units of several blocks into sublayers, or when the head of another model shares the weight of a
+  /// trained embedding that has an adapter.
   ShardedModel(std::shared_ptr<Transformer> model, Range layers, const UnitOptions& units, ModelFsdp options);
 
-  /// Lets forwards that record keep the activations of blocks in host memory. `device`: see ActivationOffload. Call it
-  /// once, before the first forward.
+  /// Makes forwards that record for autograd keep the activations of blocks in host memory. `device`: see
+  /// ActivationOffload. Call it once, before the first forward.
   void offload_activations(at::Device device);
 
   /// Runs the layers: see Layer.
@@ -41,8 +41,8 @@ class ShardedModel {
   /// tokens while other ranks of the units call next_logits(): their gathers need this rank's shards.
   void gather_only();
 
-  /// Returns the embedding's weight where the head shares it and the head, or the embedding, is another model's; null
-  /// elsewhere. It is then in a unit of its own, whose gradient must be summed with that of the other model.
+  /// Returns the embedding's weight when the head shares it and either the head or the embedding is in another model;
+  /// null otherwise. The weight is then in its own unit, whose gradient must be summed with that of the other model.
   const Parameter* shared_weight() const { return shared_; }
 
   Transformer& model() { return *model_; }
@@ -50,7 +50,7 @@ class ShardedModel {
   const Fsdp& fsdp() const { return *fsdp_; }
   /// Returns the Fsdp of the experts that are cut over ep; null when these layers have none.
   Fsdp* experts() const { return experts_.get(); }
-  /// Returns null when activations stay on the device.
+  /// Returns the offload of activations; null when they stay on the device.
   const ActivationOffload* activation_offload() const { return offload_ ? &*offload_ : nullptr; }
 
  private:
@@ -63,11 +63,12 @@ class ShardedModel {
   };
 
   std::vector<UnitSpec> make_units(Range range, const UnitOptions& options);
-  /// Puts the experts of each block into a unit, within which the block uses them.
+  /// Puts the experts of each block into a unit; the block uses them within this unit.
   void make_experts(const std::optional<FsdpOptions>& options);
   at::Tensor run(const Run& run, const at::Tensor& x, const ForwardPass& pass);
   at::Tensor run_layers(const Run& run, const at::Tensor& x, const ForwardPass& pass);
-  /// Returns part(), the forward of `layer` or of one of its sublayers, which offloads what a block saves.
+  /// Returns part(), the forward of `layer` or of one of its sublayers, and offloads the activations that a block
+  /// saves.
   at::Tensor compute(const Layer& layer, const ForwardPass& pass, const std::function<at::Tensor()>& part);
   /// Ends a layer whose result is `y`.
   void end_layer(const Layer& layer, const at::Tensor& y);

@@ -10,8 +10,8 @@
 
 namespace meshtrain {
 
-/// Returns the ranges of Transformer::layers() of the stages that this rank of `mesh` holds, in their order; empty
-/// without a pipeline. `mesh`: the complete one. Not collective.
+/// Returns the range of Transformer::layers() of each stage on this rank of `mesh`, in the order of the stages; empty
+/// without a pipeline. `mesh`: the complete mesh. Not collective.
 std::vector<Range> own_layers(const PipelineChoice& pipeline, const DeviceMesh& mesh);
 
 /// Returns the first stage with a layer of `model` that has a trained parameter; 0 without a pipeline.

@@ -14,41 +14,42 @@
 
 namespace meshtrain {
 
-/// Returns the metrics in `sums`, the sum over all parts and ranks of StepRouters::end_step().
+/// Returns the metrics for `sums`, the sum of StepRouters::end_step() over all parts and ranks.
 ExpertMetrics expert_metrics(const TransformerOptions& options, const std::vector<double>& sums);
 
-/// The routers of a part of a Transformer in the micro-batches of a step: their balancing losses and counts.
+/// The balancing losses and counts of the routers of a part of a Transformer, in the micro-batches of a step.
 class StepRouters {
  public:
-  /// `mesh`: of the ranks that hold the part. Not collective.
+  /// `mesh`: the mesh of the ranks that hold the part. Not collective.
   StepRouters(const TransformerOptions& options, const DeviceMesh& mesh, at::Device device);
 
-  /// Call as ModelPart's functions.
+  /// Begins a step; ModelPart::begin_step() calls it.
   void begin_step(const at::Tensor& scale, int64_t num_micro_batches);
-  /// Returns the sum over layers of the mean balancing loss, of the mean z-loss, and how often tokens have chosen each
-  /// expert [layers with experts, E]; of this rank's tokens and layers.
+  /// Ends a step; ModelPart::end_step() calls it. Returns, for this rank's tokens and layers, the sum over layers of
+  /// the mean balancing loss, that of the mean z-loss, and how often tokens chose each expert [layers with experts, E].
   at::Tensor end_step();
 
   bool updates_biases() const { return options_.bias_update > 0; }
-  /// Changes the selection biases in this rank's shards of `fsdp`. `sums`: of end_step(), over all ranks. `non_finite`:
-  /// 1 to change nothing, or 0.
+  /// Changes the selection biases in this rank's shards of `fsdp`. `sums`: the sum of end_step() over all ranks.
+  /// `non_finite`: 1 to change nothing, or 0.
   void update_biases(Fsdp& fsdp, const at::Tensor& sums, const at::Tensor& non_finite) const;
 
-  /// Begins the forward of a micro-batch. Returns null outside a step. End it by RouterPass::end_forward().
+  /// Begins the forward of a micro-batch, which RouterPass::end_forward() ends. Returns null outside a step.
   std::shared_ptr<RouterPass> begin_pass(const MicroBatch& micro_batch);
 
-  /// Sets the use of choices in later steps. Tokens are numbered by sample, MicroBatch::first_sample, then by position.
+  /// Sets the use of choices in later steps. Tokens are numbered by sample (MicroBatch::first_sample), then by
+  /// position.
   void use_choices(ChoiceUse use) { use_ = std::move(use); }
-  /// Returns the choices recorded so far of the layers and tokens that this rank has, for a run of `num_tokens` tokens;
-  /// -1 for other tokens.
+  /// Returns the choices recorded so far for the layers and tokens of this rank, in a run of `num_tokens` tokens; -1
+  /// for other tokens.
   RunChoices recorded(int64_t num_tokens) const;
-  /// Returns RouterPass::changed(), summed over the steps so far; 0 where another rank of tp sees the same tokens.
+  /// Returns RouterPass::changed(), summed over the steps so far; 0 where another rank of tp reports the same tokens.
   at::Tensor changed() const { return speaks_ ? changed_ : at::zeros_like(changed_); }
 
  private:
-  /// Returns the tokens of `sequences` samples from `first` on that the routers of this rank see.
+  /// Returns the tokens, of `sequences` samples from `first_sample` on, that the routers of this rank see.
   RouterTokens tokens_of(int64_t first_sample, int64_t sequences) const;
-  /// Keeps what the use of choices has found in `pass`.
+  /// Keeps the recorded and the compared choices of `pass`.
   void keep_choices(const RouterPass& pass);
 
   ModelShape shape_;
@@ -57,7 +58,7 @@ class StepRouters {
   int64_t row_parts_ = 1;  // ranks that divide the rows of a micro-batch
   int64_t row_part_ = 0;   // this rank's part
   int64_t data_ranks_;
-  bool speaks_;  // false where another rank of tp sees the same tokens
+  bool speaks_;  // false where another rank of tp reports the same tokens
   Group sharers_;
   at::Device device_;
   at::Tensor scale_;  // of the step; undefined outside a step
