@@ -30,7 +30,7 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--explain", "warmup_ratio"})),
             "--explain warmup_ratio: unknown key; here it is a number of steps, schedule.warmup_steps");
   for (const auto& [word, here] : std::vector<std::pair<std::string, std::string>>{
-           {"ep", "experts are cut over parallel.mesh.ep, which takes the innermost axes of parallel.order first"},
+           {"etp", "an expert is on one rank: tp does not cut it, ep of parallel.mesh takes its ranks instead"},
            {"dpo",
             "there is no loss of preferences or rewards: training minimises the loss of the next token, also of "
             "conversations (docs/data.md)"}}) {
