@@ -134,6 +134,12 @@ TEST_F(Evaluate, AnAdapterHasTheLossThatPeftComputes) {
       << ending.err;
 }
 
+TEST_F(Evaluate, AFolderWithExpertsHasItsLossWhereTheyAreCut) {
+  const FromLogits expected("qwen3_moe", path(""));
+  const double loss = evaluate(2, with(expected.arguments, {"--mesh", "dp=2,ep=2"}))[0].at("loss");
+  EXPECT_NEAR(loss, expected.loss, 1e-10 * expected.loss);
+}
+
 TEST_F(Evaluate, AFolderHasTheLossOfItsLogitsOnAnyMesh) {
   for (const char* name : {"llama", "qwen3"}) {
     const FromLogits expected(name, path(""));
@@ -403,7 +409,7 @@ TEST_F(Evaluate, MistakesAreOneLine) {
   EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "--samples: 42 are requested, but "));
   EXPECT_TRUE(has(complaint_of({run, "--mesh", "dp=2"}), "dp=2"));
   EXPECT_EQ(complaint_of({run, "--mesh", "pipeline=1"}),
-            "--mesh pipeline=1: there is no axis pipeline; here it is pp: the axes are pp, dp, cp, tp");
+            "--mesh pipeline=1: there is no axis pipeline; here it is pp: the axes are pp, dp, cp, tp, ep");
   EXPECT_TRUE(has(run_meshtrain_on_ranks(4, {"evaluate", run, "--mesh", "pp=4"}).err,
                   "--mesh: pp=4 makes 4 stages, but the model has only 2 layers: use a smaller pp"));
   EXPECT_EQ(complaint_of({run, "--offload", "/nowhere/shards"}),

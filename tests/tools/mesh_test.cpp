@@ -41,6 +41,12 @@ TEST(MeshCommand, DrawsStagesAsTheOutermostAxis) {
       << ending.out;
 }
 
+TEST(MeshCommand, TakesEpAsNoFactorOfTheRanks) {
+  const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=2,tp=2,ep=4"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "mesh dp=2,cp=1,tp=2,ep=4: 4 ranks on 1 host;")) << ending.out;
+}
+
 TEST(MeshCommand, SaysWhichLayersAStageHas) {
   const std::string recipe = source_folder() + "/recipes/quickstart.yaml";
   const Ending two = run_meshtrain({"mesh", recipe, "--mesh", "pp=2,tp=2", "--set", "parallel.pipeline.layers=[1, 3]"});
@@ -97,9 +103,9 @@ TEST(MeshCommand, RefusesWhatDoesNotFit) {
   };
   EXPECT_TRUE(has(complaint({"--mesh", "dp=3,tp=2", "--ranks", "8"}), "dp=3 x cp=1 x tp=2 needs 6 ranks, but 8"));
   EXPECT_EQ(complaint({"--mesh", "dp=auto"}), "mesh dp=auto: give --ranks, the number of ranks in all");
-  EXPECT_TRUE(has(complaint({"--mesh", "dp=2,xp=2"}), "there is no axis xp: the axes are pp, dp, cp, tp"));
+  EXPECT_TRUE(has(complaint({"--mesh", "dp=2,xp=2"}), "there is no axis xp: the axes are pp, dp, cp, tp, ep"));
   EXPECT_EQ(complaint({"--mesh", "pipeline=2"}),
-            "--mesh pipeline=2: there is no axis pipeline; here it is pp: the axes are pp, dp, cp, tp");
+            "--mesh pipeline=2: there is no axis pipeline; here it is pp: the axes are pp, dp, cp, tp, ep");
   EXPECT_TRUE(has(complaint({"--mesh", "dp=0"}), "dp=0"));
   EXPECT_TRUE(has(complaint({"--mesh", "dp"}), "'dp' is not an axis and its size"));
   EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,tp,dp"}),

@@ -232,6 +232,17 @@ TEST(FoldIds, KeepsWhatIsIgnored) {
   EXPECT_TRUE(at::equal(batch.micro_batches[0].labels, at::tensor({0, -100, 5}, at::kLong)));
 }
 
+TEST(Shrink, HasExpertsThatEpDivides) {
+  Recipe recipe = recipe_with(shapes().front());
+  recipe.model.shape.family = "qwen2_moe";
+  ExpertsShape& experts = recipe.model.shape.experts;
+  experts.num_experts = 96, experts.num_experts_per_tok = 5, experts.moe_intermediate_size = 64;
+  for (const auto& [ep, num_experts] : {std::pair(1, 10), {2, 10}, {3, 12}, {8, 16}, {16, 16}, {96, 96}}) {
+    const MeshLayout layout({{"dp", ep}, {"cp", 1}, {"tp", 1}}, ep);
+    EXPECT_EQ(shrink(recipe, layout).model.shape.experts.num_experts, num_experts) << ep;
+  }
+}
+
 TEST(Shrink, HasALayerForEachStage) {
   Recipe recipe = recipe_with(shapes().front());
   recipe.model.shape.sliding_window = 16;

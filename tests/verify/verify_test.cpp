@@ -304,6 +304,18 @@ TEST_F(Verify, ComparesTheChoicesOfExpertsOrReplaysThem) {
   }
 }
 
+TEST_F(Verify, FindsMissingSumsOfExpertsWhereDpIsOneRank) {
+  Words words = {"--all"};
+  for (const char* setting : {"model.family=mixtral", "model.num_experts=4", "model.num_experts_per_tok=2",
+                              "model.head_dim=8", "parallel.fsdp.mode=no_shard"}) {
+    words.insert(words.end(), {"--set", setting});
+  }
+  const std::string out = found(4, "tp=2,cp=2,ep=2", "dp.gradients", words);
+  EXPECT_TRUE(has(out, "mlp.experts.gate_up_proj")) << out;
+  words.insert(words.end(), {"--mesh", "tp=2,cp=2,ep=4", "--inject", "skip-reduce:dp.gradients"});
+  EXPECT_TRUE(has(complaint(4, words), "mesh dp=1,cp=2,tp=2,ep=4 has one rank along dp, which sums nothing"));
+}
+
 // The router's product is in fp32, its bias is fp32 among parameters in bf16.
 TEST_F(Verify, ComparesRoutersWithABiasInHalves) {
   Words words = {"--mesh", "dp=2,tp=2", "--precision", "bf16_mixed", "--steps", "2"};

@@ -33,12 +33,13 @@ struct MeshArguments {
 
 /// How many ranks the mesh has when nobody says.
 int64_t product(const std::map<std::string, int64_t>& sizes) {
-  int64_t ranks = 1;
   for (const auto& [axis, size] : sizes) {
-    if (size == MeshLayout::kAuto) throw InputError("mesh " + axis + "=auto: give --ranks, the number of ranks in all");
-    if (size > kMaxRanks / ranks) throw InputError("mesh: more than " + std::to_string(kMaxRanks) + " ranks to print");
-    ranks *= size;
+    if (axis != kExpertAxis && size == MeshLayout::kAuto) {
+      throw InputError("mesh " + axis + "=auto: give --ranks, the number of ranks in all");
+    }
   }
+  const int64_t ranks = ranks_of(sizes);
+  if (ranks > kMaxRanks) throw InputError("mesh: more than " + std::to_string(kMaxRanks) + " ranks to print");
   return ranks;
 }
 

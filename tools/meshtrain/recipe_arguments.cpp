@@ -25,7 +25,8 @@ CLI::Validator whole_number(int64_t least) {
 }
 
 std::map<std::string, int64_t> parse_axes(const std::string& mesh) {
-  const std::vector<std::string> known = training_axes();
+  std::vector<std::string> known = training_axes();
+  known.emplace_back(kExpertAxis);
   std::map<std::string, int64_t> sizes = parse_mesh(mesh);
   for (const auto& [axis, size] : sizes) {
     if (std::ranges::count(known, axis) > 0) continue;

@@ -23,8 +23,8 @@ struct RecipeArguments {
 /// A check of options: whole numbers of at least `least`, up to 2^63 - 1.
 CLI::Validator whole_number(int64_t least);
 
-/// Parses a mesh as parse_mesh() does. Throws InputError for an axis that is none of training_axes(), with the axis
-/// that a word of another system stands for.
+/// Parses a mesh as parse_mesh() does. Throws InputError for an axis that is none of training_axes() and not ep, with
+/// the axis that a word of another system stands for.
 std::map<std::string, int64_t> parse_axes(const std::string& mesh);
 
 /// --mesh and --set.

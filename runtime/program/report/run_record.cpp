@@ -52,6 +52,11 @@ int64_t whole_number_of(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
 }
 
+/// Returns the factor of a mesh's ranks: ep is none.
+int64_t factor(const std::pair<std::string, int64_t>& axis) {
+  return axis.first == "ep" ? 1 : axis.second;
+}
+
 /// Returns the axes in a decisions.yaml, its keys mesh.AXIS. Returns none when they do not form a mesh.
 std::vector<std::pair<std::string, int64_t>> mesh_of(const FlatKeys& decisions) {
   constexpr std::string_view kBefore = "mesh.";
@@ -61,8 +66,8 @@ std::vector<std::pair<std::string, int64_t>> mesh_of(const FlatKeys& decisions) 
     if (!key.starts_with(kBefore)) continue;
     const int64_t size = whole_number_of(value);
     if (size == 0 || size > kMostRanks / num_ranks) throw InputError("mesh: " + value + " is not a size");
-    num_ranks *= size;
     mesh.emplace_back(key.substr(kBefore.size()), size);
+    num_ranks *= factor(mesh.back());
   }
   return mesh;
 }
@@ -114,7 +119,7 @@ std::string RunRecord::recipe_value(const std::string& key) const {
 
 int64_t RunRecord::num_ranks() const {
   int64_t ranks = 1;
-  for (const auto& [axis, size] : mesh) ranks *= size;
+  for (const auto& axis : mesh) ranks *= factor(axis);
   return ranks;
 }
 

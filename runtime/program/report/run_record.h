@@ -28,7 +28,7 @@ struct RunRecord {
   Ledger ledger;
   std::vector<RunStart> starts;                       ///< of events and ledger
   FlatKeys recipe;                                    ///< as run; empty when unreadable
-  std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first
+  std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first, then ep
   std::vector<std::string> hosts;                     ///< the host of each rank; empty when unknown
   std::optional<ForecastRecord> forecast;             ///< none for runs without one
   std::vector<ListedCheckpoint> checkpoints;

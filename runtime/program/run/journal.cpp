@@ -78,6 +78,7 @@ void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
   StartEvent started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
                      size.num_trainable};
   for (const Axis& axis : mesh.axes()) started.mesh.emplace_back(axis.name, axis.size);
+  if (mesh.ep() > 1) started.mesh.emplace_back(kExpertAxis, mesh.ep());
   keep(append_event(started));
   for (const std::string& warning : warnings_of(recipe_, decisions_)) log_warning(warning);
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {

@@ -36,7 +36,7 @@ std::string signal_name(int signal);
 /// The start of a run, before its first step.
 struct StartEvent {
   std::string name;                                   ///< of the recipe
-  std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first
+  std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first, then ep
   std::vector<std::string> hosts;                     ///< by rank; the file has each once
   int64_t step = 0;                                   ///< after which it continues
   int64_t num_steps = 0;                              ///< train.steps

@@ -32,7 +32,6 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
 /// a purpose.
 void check_fault(const std::string& skipped, const MeshLayout& layout) {
   std::vector<std::string> known = training_axes();  // every sum over an axis has one of these names
-  if (layout.ep() > 1) known.push_back(kExpertDataAxis);
   known.insert(known.end(), {"dp.gradients", "cp.gradients", "cp.attention", "tp.gradients", "tp.linear",
                              "tp.embedding", "tp.cross_entropy", "pp.gradients", "count", "vote"});
   if (skipped.empty()) return;
@@ -43,7 +42,8 @@ void check_fault(const std::string& skipped, const MeshLayout& layout) {
                      (meant.empty() ? "" : "; did you mean " + meant + "?") + ": use " + joined(known));
   }
   const std::string axis = skipped.substr(0, skipped.find('.'));
-  if (axis != "count" && axis != "vote" && layout.size(axis) == 1) {
+  const bool sums_experts = axis == kDataAxis && layout.ep() > 1 && layout.experts().size(kExpertDataAxis) > 1;
+  if (axis != "count" && axis != "vote" && layout.size(axis) == 1 && !sums_experts) {
     throw InputError(asked + "mesh " + layout.describe() + " has one rank along " + axis + ", which sums nothing");
   }
 }

@@ -107,11 +107,12 @@ void shrink_rotary(ModelShape& to) {
 }
 
 /// Fits the experts of `from` to the fewer layers and features of `to`. Each token still leaves out as many experts as
-/// it has, where there are so many.
-void shrink_experts(ModelShape& to, const ModelShape& from, int64_t tp) {
+/// it has, where there are so many, and ep still divides them.
+void shrink_experts(ModelShape& to, const ModelShape& from, int64_t tp, int64_t ep) {
   ExpertsShape& experts = to.experts;
   if (!experts) return;
-  experts.num_experts = std::min(experts.num_experts, std::max(kExperts, 2 * experts.num_experts_per_tok));
+  const int64_t least = std::max(kExperts, 2 * experts.num_experts_per_tok);
+  experts.num_experts = std::min(experts.num_experts, (least + ep - 1) / ep * ep);
   if (!groups_problem(experts).empty()) experts.n_group = experts.topk_group = 1;
   const auto features = [&](int64_t size, int64_t parts) {
     const int64_t local = scaled(size, to.hidden_size, from.hidden_size * parts);
@@ -236,7 +237,7 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
   const int64_t parts = has_dense_layers(from) ? tp : 1;
   const int64_t local_features = scaled(from.intermediate_size, to.hidden_size, from.hidden_size * parts);
   to.intermediate_size = std::clamp(local_features, int64_t{1}, from.intermediate_size / parts) * parts;
-  shrink_experts(to, from, tp);
+  shrink_experts(to, from, tp, layout.ep());
   to.initializer_range *= std::sqrt(static_cast<double>(from.hidden_size) / static_cast<double>(to.hidden_size));
 
   to.vocab_size = shrunk_vocabulary(from.vocab_size, tp);

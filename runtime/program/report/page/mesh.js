@@ -2,7 +2,8 @@
 
 // Returns the mesh of a run. `inner`: for each axis, the difference between the ranks of two neighbours; `known`: the
 // hosts of all ranks are known.
-const meshOf = ({mesh, hosts}) => {
+const meshOf = ({mesh: all, hosts}) => {
+  const mesh = all.filter(axis => axis[0] !== 'ep');  // which is no factor of the ranks
   const sizes = mesh.map(axis => axis[1]);
   const inner = sizes.map((_, axis) => sizes.slice(axis + 1).reduce((a, b) => a * b, 1));
   const numRanks = sizes[0] * inner[0];
@@ -72,7 +73,7 @@ const hostsOfGroups = ({sizes, inner, numRanks, hosts, known, coordinate}, axis)
 const meshOfRun = run => {
   if (run.mesh.length === 0) return [];
   const mesh = meshOf(run), {axes, sizes, numRanks} = mesh;
-  const name = axes.map((axis, i) => axis + '=' + sizes[i]).join(',');
+  const name = run.mesh.map(axis => axis.join('=')).join(',');
   const groups = size => size === 1 ? 'each rank alone' :
       counted(numRanks / size, 'group') + ' of ' + counted(size, 'rank');
   return [make('p', `${name}: ${counted(numRanks, 'rank')}; each cell is a rank, colored by host`), meshGrid(mesh),

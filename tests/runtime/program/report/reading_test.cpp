@@ -422,6 +422,14 @@ class RunFolder : public ::testing::Test {
   std::filesystem::path run = folder.path() / "mine";
 };
 
+TEST_F(RunFolder, HasEpInItsMeshAndNotAmongTheFactorsOfItsRanks) {
+  write("decisions.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n  ep: 4\n");
+  write("metrics.jsonl", "{\"step\":1,\"loss\":3}\n");
+  RunReader reader(run);
+  EXPECT_TRUE(reader.refresh());
+  EXPECT_EQ(reader.record().meshes_text(), "mesh dp=2,cp=1,tp=2,ep=4, 4 ranks");
+}
+
 TEST_F(RunFolder, IsReadWhole) {
   write("recipe.yaml", "name: mine\ntrain:\n  steps: 20\ndata:\n  mixture:\n    - {tokens: a}\n    - {tokens: b}\n");
   write("decisions.yaml", "mesh:\n  dp: 2\n  cp: 2\n  tp: 2\n");
