@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <exception>
@@ -119,8 +120,7 @@ struct Fsdp::State {
   UnitMemory memory;
   Gathering gathering;
   Reduction reduction;
-  bool last = false;         // backward of the step
-  bool in_backward = false;  // between begin_backward() and end_backward()
+  bool last = false;  // backward of the step
   // The state of run(forward), whose forward does not name the units that it uses.
   std::optional<UnitStorages> storages;
   std::optional<WatchedUses> backward_uses;
@@ -269,7 +269,8 @@ const UnitMemory& Fsdp::memory() const {
 }
 
 at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
-  if (state_->in_backward) {
+  const bool is_recomputed = torch::autograd::get_current_graph_task_id() != -1;
+  if (is_recomputed) {
     state_->before_backward(unit);
     return forward();
   }
@@ -324,7 +325,6 @@ void Fsdp::begin_step() {
 
 void Fsdp::begin_backward(bool last) {
   state_->last = last;
-  state_->in_backward = true;
   state_->reduction.begin_backward(last);
   if (state_->storages) {
     state_->current.reset();
@@ -347,7 +347,6 @@ void Fsdp::begin_deferred() {
 void Fsdp::leave_backward() {
   state_->backward_uses.reset();
   state_->current.reset();
-  state_->in_backward = false;
 }
 
 void Fsdp::end_backward() {
