@@ -290,8 +290,7 @@ void choose_experts(ModelShape& shape) {
   experts.norm_topk_prob = family.normalises || shape.family == "qwen3_moe";
   if (family.chooses_first_dense) experts.mlp_only_layers = {0};
   if (shape.family == "dots1") {
-    experts.num_experts = 6;
-    experts.n_group = 3;
+    experts.n_group = 4;
     experts.topk_group = 2;
     experts.routed_scaling_factor = 2.5;
   }
