@@ -15,11 +15,13 @@ using Kind = Comparison::Kind;
 constexpr double kNearlyZero = 1e-6;  // times the model's scale
 
 // Bounds in a half precision: factors of the distance that one rank in this precision has. The matrix of the tests
-// needed at most 1.0, 2.1 and 1.3, in fp16_mixed no more than in bf16; tools/test --full -R matrix prints the share of
-// the bound that each kind of number used.
+// needed at most 1.0, 2.1 and 1.3, or 1.8 where adapters alone are trained (one of 331 cells on 8 ranks: their
+// gradients are few, and tp rounds each rank's share of a row-parallel output), in fp16_mixed no more than in bf16;
+// tools/test
+// --full -R matrix prints the share of the bound that each kind of number used.
 constexpr double kValueFactor = 2;
 constexpr double kTensorFactor = 4;
-constexpr double kAllFactor = 1.5;
+constexpr double kAllFactor = 2;
 
 /// Returns half the distance between neighbouring numbers near 1.
 double rounding_of(const std::string& precision) {
