@@ -17,7 +17,7 @@
 int main() {
   using namespace meshtrain;
   at::set_num_threads(1);
-  const Group world = connect_world();
+  const Group world = connect_ranks();
   constexpr int kRepetitions = 7;
   if (world.rank() == 0) std::printf("| dtype | tokens of a rank, experts x slots, M, F | ms |\n|---|---|---|\n");
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -37,8 +37,8 @@ int main() {
       const double seconds = best_seconds(kRepetitions, [&] {
         world.barrier();
         const Routing routing = route(router, logits);
-        mixture_over_ranks(x, routing.weights, sort_by_expert(routing.choices, num_experts), experts,
-                           silu_activation(), true, world, [](const auto& compute) { return compute(); })
+        mixture_over_ranks(x, routing.weights, sort_by_expert(routing.choices, num_experts), experts, silu_activation(),
+                           true, world, [](const auto& compute) { return compute(); })
             .backward(dy);
       });
       at::Tensor slowest = at::tensor({seconds}, at::kDouble);
