@@ -9,8 +9,8 @@
 namespace meshtrain {
 
 // The division of rows for a layer that computes each row once, of a residual stream that every rank of tp has in full.
-// Of T rows on n ranks, rank r has up to ceil(T/n) rows, from row r ceil(T/n) on. Every rank of tp must call these
-// functions and their backwards. Differentiable once. On one rank they return their argument.
+// Rank r of n has up to ceil(T/n) of the T rows, from row r ceil(T/n) on. Every rank of tp must call these functions
+// and their backwards. Differentiable once. On one rank they return their argument.
 
 /// Returns this rank's rows of x [T, ...]. The backward gathers the gradients of all rows, so that every rank has the
 /// complete gradient of x.

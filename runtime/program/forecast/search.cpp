@@ -104,15 +104,7 @@ std::optional<int64_t> memory_with(const Recipe& recipe, const std::string& key,
   }
 }
 
-}  // namespace
-
-bool asks_for_pipelines(const Recipe& recipe) {
-  const auto& [schedule, stages_per_rank, layers] = recipe.parallel.pipeline;
-  const auto asked = recipe.parallel.mesh.find(kPipelineAxis);
-  const bool has_axis = asked != recipe.parallel.mesh.end() && asked->second != 1;
-  return has_axis || schedule != "auto" || stages_per_rank > 1 || !layers.empty();
-}
-
+/// Returns the sizes of ep that a search tries: each that divides the experts where parallel.mesh has ep, else 1.
 std::vector<int64_t> expert_ranks_of(const Recipe& recipe) {
   std::vector<int64_t> all = {1};
   const auto asked = recipe.parallel.mesh.find(kExpertAxis);
@@ -122,6 +114,15 @@ std::vector<int64_t> expert_ranks_of(const Recipe& recipe) {
     if (experts % ep == 0) all.push_back(ep);
   }
   return all;
+}
+
+}  // namespace
+
+bool asks_for_pipelines(const Recipe& recipe) {
+  const auto& [schedule, stages_per_rank, layers] = recipe.parallel.pipeline;
+  const auto asked = recipe.parallel.mesh.find(kPipelineAxis);
+  const bool has_axis = asked != recipe.parallel.mesh.end() && asked->second != 1;
+  return has_axis || schedule != "auto" || stages_per_rank > 1 || !layers.empty();
 }
 
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {

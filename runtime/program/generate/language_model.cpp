@@ -31,8 +31,7 @@ TransformerOptions transformer_options(const ModelShape& shape, int64_t num_rows
 void check_generating_mesh(const MeshLayout& layout) {
   if (layout.ep() > 1) {
     throw InputError("mesh " + layout.describe() +
-                     ": ranks along dp generate texts of different lengths, so each has " +
-                     "all experts: leave ep out");
+                     ": ranks along dp generate texts of different lengths, so each has all experts: leave ep out");
   }
   for (const char* const axis : {kContextAxis, kPipelineAxis}) {
     if (layout.size(axis) == 1) continue;
