@@ -57,27 +57,18 @@ at::Tensor back(const at::Tensor& y, const DispatchHolder& way) {
   return returned;
 }
 
-struct SendToExperts : torch::autograd::Function<SendToExperts> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const HolderPointer& way) {
+/// Rows on their way to the experts, or back. The gradient goes the other way.
+struct Exchange : torch::autograd::Function<Exchange> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, const HolderPointer& way, bool to_experts) {
     ctx->saved_data["way"] = c10::IValue::make_capsule(way);
-    return there(x, *way);
+    ctx->saved_data["to_experts"] = to_experts;
+    return to_experts ? there(rows, *way) : back(rows, *way);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    require_first_order("the way of rows to experts");
+    require_first_order("the exchange of experts' rows");
     const auto way = c10::static_intrusive_pointer_cast<DispatchHolder>(ctx->saved_data["way"].toCapsule());
-    return {back(grads[0], *way), at::Tensor()};
-  }
-};
-
-struct ReturnFromExperts : torch::autograd::Function<ReturnFromExperts> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& y, const HolderPointer& way) {
-    ctx->saved_data["way"] = c10::IValue::make_capsule(way);
-    return back(y, *way);
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    require_first_order("the way of rows from experts");
-    const auto way = c10::static_intrusive_pointer_cast<DispatchHolder>(ctx->saved_data["way"].toCapsule());
-    return {there(grads[0], *way), at::Tensor()};
+    const bool to_experts = ctx->saved_data["to_experts"].toBool();
+    return {to_experts ? back(grads[0], *way) : there(grads[0], *way), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -154,11 +145,11 @@ Dispatch plan_dispatch(const ExpertRows& rows, const Group& ep) {
 }
 
 at::Tensor send_to_experts(const at::Tensor& x, const Dispatch& dispatch, const char* purpose) {
-  return SendToExperts::apply(x, c10::make_intrusive<DispatchHolder>(dispatch, purpose));
+  return Exchange::apply(x, c10::make_intrusive<DispatchHolder>(dispatch, purpose), /*to_experts=*/true);
 }
 
 at::Tensor return_from_experts(const at::Tensor& y, const Dispatch& dispatch, const char* purpose) {
-  return ReturnFromExperts::apply(y, c10::make_intrusive<DispatchHolder>(dispatch, purpose));
+  return Exchange::apply(y, c10::make_intrusive<DispatchHolder>(dispatch, purpose), /*to_experts=*/false);
 }
 
 }  // namespace meshtrain
