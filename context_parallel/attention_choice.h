@@ -37,8 +37,9 @@ AttentionKernel choose_attention(const AttentionShape& shape, int architecture);
 
 /// Returns true when CUDA computes the documents of divided samples, and the window of a causal block, in one call of
 /// flash attention. Other documents and windows (fp32, large heads) are several calls of a kernel that stores nothing
-/// per shape. cuDNN builds and keeps a plan for each exact shape, so it never gets a divided sample: the number of
-/// document lengths has no limit.
+/// per shape. LibTorch's variable-length form of that kernel is not used, because it pads the log-sum-exp of every
+/// document to the longest and repeats KV heads. cuDNN builds and keeps a plan for each exact shape, so it never gets a
+/// divided sample: the number of document lengths has no limit.
 bool flash_takes(c10::ScalarType dtype, int64_t head_dim);
 
 /// Notes such a call for chosen_attention(); of its lengths only whether it is causal, and its window.

@@ -14,6 +14,9 @@ struct PatternProgram;
 /// `tokenizers` package: literals, escapes (\r \n \t \f \v \xHH \x{H...}), ., \s \d \p{..} of general categories and
 /// their negations, classes with ranges, groups, (?i:ASCII), lookahead, |, ? * + {n,m} and the lazy ?? *? +? and
 /// possessive ?+ *+ ++. Immutable: any number of threads may match at the same time.
+///
+/// Oniguruma itself is not used: Debian's (libonig 6.9.8) has Unicode 14 where the package has 16, and cuts 81 of 345
+/// compared texts differently. With the package's tables written into its patterns it is 1.7 to 4 times as slow.
 class Pattern {
  public:
   /// A state to which a search may backtrack.
