@@ -44,6 +44,11 @@ class StallWatch {
 
   /// Returns true after a warning, until ranks go on.
   bool is_told() const { return is_told_; }
+  /// Looks at `ranks`. A warning comes after
+  ///
+  ///   max(limits.warning, min(3 usual, max(limits.timeout / 2, 1.5 usual)))
+  ///
+  /// usual: the second longest stillness of any rank so far. For a process that does not run it is limits.warning.
   Decision look(const std::vector<RankSight>& ranks, const StallLimits& limits);
 
  private:
