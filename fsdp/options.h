@@ -14,6 +14,12 @@ namespace meshtrain {
 ///   ShardGradOp     m P of gradients and P of parameters
 ///   FullShard       m P of gradients and m (2 P - P_last) of parameters: the last unit is kept from forward to
 ///                   backward. A unit of the whole step is gathered once a step
+/// r replicas of a shard sum its gradient once a step: 2 P / n, times (r - 1) / r. accumulate_unsharded sends P of
+/// gradients instead of m P, and FullShard without reshard_after_forward m P of parameters.
+///
+/// P of gradients counts trained parameters alone. So does P of parameters under ShardOptimizer and ShardGradOp, which
+/// do not gather frozen ones again. FullShard gathers a unit for the backward only when the unit, or one before it, has
+/// a trained parameter.
 enum class ShardingMode { NoShard, ShardOptimizer, ShardGradOp, FullShard };
 
 struct FsdpOptions {

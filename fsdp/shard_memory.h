@@ -11,6 +11,9 @@ namespace meshtrain {
 /// The memory of a rank's shards, their gradients and the optimizer's state. It is ordinary memory of their device,
 /// host memory next to a GPU, or a file mapped into memory, whose unused pages the system evicts to disk. A value;
 /// copies share the file and the counts.
+///
+/// A rank's file holds the optimizer's state, shards of gradients (FullShard, ShardGradOp) and shards of parameters
+/// (FullShard, and all modes where shards have another dtype), each unit's part rounded up to pages.
 class ShardMemory {
  public:
   /// Ordinary memory.

@@ -113,7 +113,7 @@ Recipe recipe_of(const Measurement& measured, int64_t num_layers) {
   return recipe;
 }
 
-/// Returns the bytes of a layer according to docs/architecture.md, "Activations".
+/// Returns the bytes of a layer according to the formulas of runtime/training/model/block.h.
 double documented_bytes(const Measurement& measured) {
   const Recipe recipe = recipe_of(measured, 1);
   const ModelShape& shape = recipe.model.shape;

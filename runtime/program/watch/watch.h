@@ -35,7 +35,8 @@ namespace meshtrain {
 /// (flight_files.h).
 ///
 /// When only the connection with a host is lost, the host may be alive behind a broken network: the
-/// job then ends only if this rank makes no step either, for longer than its steps last.
+/// job then ends only if this rank stays in one phase for longer than
+///   max(2 silence_limit() after a silence, or silence_limit() / 3 after an end; 3 times its longest phase so far)
 class Watch {
  public:
   /// Every rank of `world` must construct one. With one rank it does nothing.

@@ -12,6 +12,18 @@ namespace meshtrain {
 /// One layer of the transformer: x + m * attention(x), then that + m * feed_forward(that), with norms where the family
 /// has them (NormPlacement) and m its residual multiplier. A mixture of experts takes the place of the feed-forward
 /// layer in the layers that have one.
+///
+/// Bytes that a block with a feed-forward layer keeps for its backward, for each token of this rank. M hidden and F
+/// feed-forward features, H query and K KV heads of D features, Q = H D, KV = K D; e bytes an element, s bytes of the
+/// residual stream, w = 4 (8 for fp64); t ranks of tp, r = t under sequence parallel, else 1:
+///   inputs of two norms and their scales           (2 M s + 2 w) / r
+///   q, k, v, attention's output and log-sum-exp    ((2 Q + 2 KV) e + H w) / t
+///   gate and up                                    2 F e / t
+///   outputs of norms and SwiGLU                    2 M e / r + F e / t, not with Recompute::Elementwise
+///   norms over q and k (Qwen3)                     ((Q + KV) e + (H + K) w) / t
+///   Ulysses, R = kv_head_repeats()                 (Q + 2 (R - 1) KV) e / t; KV e / t more with norms over q and k
+/// Recompute::All keeps the input, M s / r, and M e / r more where sublayers run in units of their own. Its backward
+/// has the activations of one block, or one sublayer, at a time, and repeats the collectives of the forward.
 class Block {
  public:
   /// `layer`: its index in the model.

@@ -61,6 +61,10 @@ struct SharedMemory {
 /// Allocates zeros for the ranks of each host together, `rank_bytes` (a multiple of kHostPage, the same on all ranks)
 /// for each of them; every rank's part is backed by memory before this returns, so that no later write can fail.
 /// Collective over `comm`, and blocks. `rank_limit`: the most bytes that a rank may hold in windows.
+///
+/// Refused where MemAvailable, or a limit of a control group (cgroup.h), leaves less than the host's ranks need. The
+/// size of /dev/shm sets no bound. The system counts shared pages as resident in each rank that maps them, so compare
+/// proportional set sizes (PSS).
 SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_bytes, int64_t rank_limit);
 
 /// Makes these ranks count together what share_memory() reserves, so that groups that ask at the same time are not
