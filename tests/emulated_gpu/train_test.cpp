@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/full_run.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -70,6 +71,7 @@ class TrainOnGpuMesh : public TrainOnGpu, public ::testing::WithParamInterface<C
 };
 
 TEST_P(TrainOnGpuMesh, AsOnTheCpu) {
+  if (!is_in_sample()) GTEST_SKIP() << "every other mesh in a short run";
   for (const auto& [precision, tolerance] : {std::pair{"fp32", 2e-6}, std::pair{"bf16_mixed", 1e-2}}) {
     Words words = arguments();
     words.insert(words.end(), {"--set", std::string("train.precision=") + precision});
@@ -137,6 +139,7 @@ TEST_F(TrainOnGpu, PackedDocumentsAsOnTheCpu) {
 
 // The same kernels on the same numbers; the learning rate differs in every step.
 TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
+  if (!is_in_sample()) GTEST_SKIP() << "every other mesh in a short run";
   Words words = on_gpu(arguments());
   words.insert(words.end(), {"--set", "train.steps=8", "--set", "schedule.warmup_steps=6"});
   const Steps expected = steps(GetParam().ranks, words);

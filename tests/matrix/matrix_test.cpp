@@ -21,11 +21,6 @@
 namespace meshtrain::testing {
 namespace {
 
-uint64_t cover_seed() {
-  const char* const asked = std::getenv("MESHTRAIN_COVER_SEED");
-  return asked != nullptr ? std::strtoull(asked, nullptr, 10) : 2026;
-}
-
 /// Returns the cells in groups that have as many variants as there are ranks, in the order in which variants first
 /// appear: each rank trains the reference of one variant while the other ranks train theirs.
 std::vector<std::vector<Cell>> rounds_of(const std::vector<Cell>& cells, std::map<Variant, int>& trained_by) {

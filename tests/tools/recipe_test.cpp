@@ -145,6 +145,8 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
   Words words = {"train", recipe.string(), "--check"};
   if (has(text, "checkpoint:\n")) words.insert(words.end(), {"--set", "checkpoint.every=0"});  // whatever the disk has
   if (has(text, "dp: auto")) words.insert(words.end(), {"--set", "parallel.mesh.dp=1"});
+  // A check runs a step of each stage: of sixteen it takes a minute.
+  if (has(text, "pp: 16")) words.insert(words.end(), {"--set", "parallel.mesh.pp=2"});
   for (const std::string& key : missing) {
     ASSERT_TRUE(values.contains(key)) << key << " in\n" << text;
     words.insert(words.end(), {"--set", key + "=" + values.at(key)});
