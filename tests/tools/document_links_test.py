@@ -1,5 +1,5 @@
-"""Checks that every relative link of the documents leads to a file, and every anchor to a heading. Pages that sources name, such
-as docs/verify.md#heading in a comment or a message, count too."""
+"""Checks that every relative link of the documents leads to a file, and every anchor to a heading. Pages that sources name in
+comments and messages, such as docs/verify.md#heading, count too."""
 import pathlib
 import re
 import unittest
@@ -7,7 +7,7 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 MADE = {".git", "adapters", "build", "data", "models", "runs"}  # folders at the root that are not part of the project
 LINK = re.compile(r"\]\(<?([^()\s>]+)>?(?:\s+\"[^\"]*\")?\)")
-NAMED = re.compile(r"(?<![\w/.-])docs/[\w-]+\.md(?:#[\w-]+)?")
+NAMED = re.compile(r"(?<![\w/.-])docs/[\w-]+\.md(?:#[\w-]+|, \\?\"[^\"\\]+)?")  # docs/a.md, docs/a.md#b, docs/a.md, "B"
 SOURCES = {".cpp", ".h", ".cu", ".py", ".cmake", ".txt", ".yaml", ".toml", ".sbatch", ".js", ""}
 INVENTED = {"tests/runtime/text/prepare/prepare_test.cpp", "tests/tools/document_links_test.py"}  # pages that tests make up
 
@@ -25,12 +25,17 @@ def prose(text):
     return re.sub(r"<!--.*?-->", blank, text, flags=re.DOTALL)
 
 
+def anchor_of(heading):
+    """Returns the anchor that GitHub makes of a heading."""
+    heading = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)  # a link is its text
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def anchors(text):
-    """Returns the anchors that GitHub makes of the headings of a page, and those that are written as HTML."""
+    """Returns the anchors of a page: those of its headings, and those that are written as HTML."""
     found, numbers = set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", text)), {}
     for heading in re.findall(r"^#{1,6}\s+(.*?)\s*#*$", prose(text), re.MULTILINE):
-        heading = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)  # a link is its text
-        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        anchor = anchor_of(heading)
         number = numbers.get(anchor, 0)
         numbers[anchor] = number + 1
         found.add(f"{anchor}-{number}" if number else anchor)
@@ -82,7 +87,8 @@ class DocumentLinks(unittest.TestCase):
             except UnicodeDecodeError:
                 continue
             for match in NAMED.finditer(text) if ".md" in text else ():
-                if problem := self.problem(root, match[0]):
+                page, _, title = match[0].partition(", ")
+                if problem := self.problem(root, f"{page}#{anchor_of(title)}" if title else page):
                     line = text.count("\n", 0, match.start()) + 1
                     broken.append(f"{path.relative_to(SOURCE)}:{line}: {match[0]}: {problem}")
         self.assertEqual(broken, [], "\n" + "\n".join(broken))
