@@ -96,6 +96,9 @@ class Tutorial(Document):
         self.assertIn("eval_loss", (self.folder / "runs/tutorial/metrics.jsonl").read_text())
         self.assertRegex(of("verify tutorial.yaml --mesh dp=2,tp=2,cp=2"), r"\nequal: ")
         self.assertIn("dp", of("--inject"))
+        texts = [self.run_block(command + " 2>/dev/null") for command in re.findall(r"^meshtrain generate .*tutorial.*", text, re.M)]
+        self.assertEqual(len(texts), 2)
+        self.assertEqual(texts[0], texts[1], "a run and its export write the same")
         steps = [json.loads(line) for line in (self.folder / "runs/tutorial/metrics.jsonl").read_text().splitlines()]
         self.assertEqual([step["step"] for step in steps], list(range(1, 25)))
         self.assertLess(steps[-1]["loss"], steps[0]["loss"])
