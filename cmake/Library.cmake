@@ -22,6 +22,14 @@ target_link_options(meshtrain_library PRIVATE LINKER:-z,defs)  # fails when a fl
 target_link_libraries(meshtrain_library PRIVATE meshtrain_flags meshtrain_torch MPI::MPI_CXX Threads::Threads
   "${MESHTRAIN_XXHASH}" "${MESHTRAIN_ZLIB}" "${MESHTRAIN_ZSTD}" ${CMAKE_DL_LIBS})
 
+# For a project that adds this folder with add_subdirectory(): the headers of the library's floors and no others.
+add_library(meshtrain::meshtrain ALIAS meshtrain_library)
+foreach(floor ${floors})
+  target_include_directories(meshtrain_library INTERFACE "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/floors/${floor}>")
+endforeach()
+target_link_libraries(meshtrain_library INTERFACE meshtrain_torch MPI::MPI_CXX Threads::Threads)
+target_compile_features(meshtrain_library INTERFACE cxx_std_20)
+
 include(CMakePackageConfigHelpers)
 set(package lib/cmake/meshtrain)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/meshtrainConfigVersion.cmake" COMPATIBILITY SameMinorVersion)

@@ -90,6 +90,23 @@ class Library(unittest.TestCase):
         run("cmake", "-S", siblings, "-B", self.root / "siblings-build", f"-DCMAKE_PREFIX_PATH={self.root}/prefix",
             f"-DMESHTRAIN_LIBTORCH={LIBTORCH}", env=self.environment)
 
+    def test_a_project_adds_the_folder_of_meshtrain(self):
+        project = self.root / "subdirectory"
+        shutil.copytree(SOURCE / "tests/library/subdirectory", project)
+        shutil.copy(SOURCE / "tests/library/main.cpp", project)
+        (project / "meshtrain").symlink_to(SOURCE)
+        # The library takes minutes to build: a file with its headers is compiled, and the program's commands are read.
+        included = re.findall(r'#include "\w+/.*"', (SOURCE / "tests/library/train.h").read_text())
+        (project / "headers.cpp").write_text("\n".join([*included, ""]))
+        with (project / "CMakeLists.txt").open("a") as file:
+            file.write("add_library(headers OBJECT headers.cpp)\ntarget_link_libraries(headers PRIVATE meshtrain::meshtrain)\n")
+        run("cmake", "-G", "Ninja", "-S", project, "-B", project / "build", f"-DMESHTRAIN_LIBTORCH={LIBTORCH}",
+            "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCMAKE_BUILD_TYPE=Release", env=self.environment)
+        commands = run("ninja", "-C", project / "build", "-t", "commands", "train_modules")
+        self.assertIn("libmeshtrain.so", commands)
+        self.assertNotIn("runtime/program", commands)
+        run("cmake", "--build", project / "build", "--target", "headers", env=self.environment)
+
     def test_a_folder_without_libtorch_is_refused(self):
         result = subprocess.run(["cmake", "-S", self.root / "project", "-B", self.root / "refused",
                                  f"-DCMAKE_PREFIX_PATH={self.root}/prefix", f"-DMESHTRAIN_LIBTORCH={self.root}"],
@@ -118,7 +135,8 @@ class Library(unittest.TestCase):
 
     def test_the_document_shows_this_program(self):
         shown = re.findall(r"```(?:cpp|cmake)\n(.*?)```", (SOURCE / "docs/library.md").read_text(), re.DOTALL)
-        texts = [(SOURCE / "tests/library" / name).read_text() for name in ("train.h", "main.cpp", "CMakeLists.txt")]
+        texts = [(SOURCE / "tests/library" / name).read_text() for name in ("train.h", "main.cpp", "CMakeLists.txt",
+                                                                      "subdirectory/CMakeLists.txt")]
         self.assertGreaterEqual(len(shown), 3)
         for block in shown:
             self.assertTrue(any(block in text for text in texts), block)

@@ -42,8 +42,8 @@ std::string heading_of(const std::string& target) {
   return name;
 }
 
-/// Returns Markdown as plain text: without marks, "[data.md](data.md)" as "docs/data.md", "[below](#offload)" as
-/// `docs/recipe.md, "Offload"`.
+/// Returns Markdown as plain text: without marks, "[data.md](data.md)" as "docs/data.md", "[below](#precision)" as
+/// `docs/recipe.md, "Precision"`.
 std::string plain(const std::string& markdown) {
   std::string text;
   for (size_t at = 0; at < markdown.size(); ++at) {
