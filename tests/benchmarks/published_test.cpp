@@ -289,7 +289,8 @@ TEST(DocumentedRuns, ArePredictedAsTheirProgramsWithPipelines) {
 TEST(DocumentedRuns, ArePredictedWithExperts) {
   const PublishedForecast automodel = predicted("automodel/qwen3_moe_30b");
   EXPECT_NEAR(*automodel.measured_seconds, 21.773, 1e-9);
-  EXPECT_LT(std::abs(*automodel.time_error()), 0.5);
+  EXPECT_GT(automodel.time.exposed.at("ep"), 0);
+  EXPECT_LT(std::abs(*automodel.time_error()), 0.6);
 }
 
 TEST(DocumentedRuns, HaveFiguresWithUnits) {

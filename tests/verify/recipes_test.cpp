@@ -183,7 +183,7 @@ TEST(ReproduceCommand, ListsAndProvesRecipes) {
   EXPECT_EQ(one.status, 0) << one.err << one.out;
   for (const char* part : {"documented   nanotron examples/config_tiny_llama.yaml", "mpirun -n 8 meshtrain train ",
                            "data.tokens: ", "plan for 8 x h100:", "published                 about 10 minutes",
-                           ", not the documented mesh dp=4,tp=2", "\nequal: "}) {
+                           ", not the documented mesh dp=4,cp=1,tp=2", "\nequal: "}) {
     EXPECT_NE(one.out.find(part), std::string::npos) << part << "\n" << one.out;
   }
   EXPECT_NE(

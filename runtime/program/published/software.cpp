@@ -44,6 +44,9 @@ Software fsdp2(const PublishedRun& run) {
 Software megatron() {
   Software software;
   software.name = "Megatron";
+  // overlap_param_gather and overlap_grad_reduce: all chunks of a rank at the step's begin, each chunk's gradients when
+  // its last micro-batch has ended, while the ranks of a pipeline wait for each other or compute.
+  software.hides_sharding = true;
   // Logits in bf16 and their gradient in place; some loss kernels need a second copy.
   software.logit_bytes_moved = 4;
   software.logit_bytes_kept = 4;

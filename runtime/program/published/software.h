@@ -37,6 +37,7 @@ struct Software {
   bool fp8_products = false;          ///< in blocks
   double fp8_cast_bytes = 0;          ///< read and written for each element that becomes fp8
   bool fp8_gathers = false;           ///< parameters of blocks are gathered in fp8
+  bool hides_sharding = false;        ///< in a pipeline: shards are gathered and reduced beside other stages' work
   bool copies_units = false;          ///< gathered parameters and reduced gradients are copied into and out of buffers
   double logit_bytes_moved = 0;       ///< read and written for each logit beyond ours, by a loss on all logits at once
   double logit_bytes_kept = 0;        ///< memory of each logit at the peak; 0: chunks of them, as ours

@@ -1,4 +1,5 @@
 #include <map>
+#include <vector>
 
 #include "mesh/layout.h"
 
@@ -33,6 +34,7 @@ class Translator {
   Translator(const Timeline& timeline, const Software& software, const PublishedRun& run, const ModelShape& shape,
              int64_t tokens)
       : from_(timeline), software_(software), run_(run), shape_(shape), tokens_(tokens) {
+    has_pipeline_ = run.gpus > run.dp * run.tp * run.cp;
     queries_ = shape.num_attention_heads * shape.head_dim / run.tp;
     keys_ = shape.num_key_value_heads * shape.head_dim / run.tp;
     features_ = shape.intermediate_size / run.tp;
@@ -73,6 +75,7 @@ class Translator {
     }
     to_.events.emplace_back(own);
     ++collectives_;
+    hidden_.push_back(software_.hides_sharding && has_pipeline_ && (is_parameters || is_gradients));
     if (software_.copies_units && is_large && is_parameters) move(2 * own.buffer_bytes);
     if (software_.copies_units && is_large && is_gradients) move(1.5 * own.buffer_bytes);
     if (is_tensor && software_.tensor_parallel == Software::TensorParallel::Awaited) {
@@ -80,7 +83,9 @@ class Translator {
     }
   }
 
-  void operator()(const CollectiveWait& wait) { to_.events.emplace_back(wait); }
+  void operator()(const CollectiveWait& wait) {
+    if (!hidden_[wait.collective]) to_.events.emplace_back(wait);
+  }
   void operator()(const CopyCall& call) { to_.events.emplace_back(call); }
   void operator()(const CopyWait& wait) { to_.events.emplace_back(wait); }
 
@@ -151,6 +156,8 @@ class Translator {
   int64_t queries_, keys_, features_, vocabulary_;
   Timeline to_;
   size_t collectives_ = 0;
+  std::vector<bool> hidden_;  // by collective: nothing waits for it
+  bool has_pipeline_ = false;
   bool after_head_ = false;
 };
 

@@ -81,7 +81,7 @@ const std::vector<ForeignFile> kFiles = {
      {"global_batch: 128", "shard_size: 8", "mode: hybrid_shard", "mode: selective", "every: 1000"},
      {"activation_memory_budget"}},
     {"olmo_core_7b_pretrain.yaml",
-     "dp=512",
+     "dp=256",
      {"global_batch: 512", "micro_batch: 2", "steps: 1192092", "name: cosine", "min_ratio: 0.1", "warmup_steps: 2000"},
      {}},
     {"olmo_core_32b_pretrain.yaml", "dp=1024", {"global_batch: 1024", "micro_batch: 1"}, {"train.steps: "}},
