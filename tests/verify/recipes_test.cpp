@@ -117,7 +117,7 @@ TEST(DocumentedRecipes, AreCutToTheSameKindsOfAxesAndModes) {
 
 // Predicted by the trainer's own step on tensors without memory.
 TEST(DocumentedRecipes, ArePlanned) {
-  for (const DocumentedRecipe& each : drawn(documented(), 12)) {
+  for (const DocumentedRecipe& each : drawn(documented(), 25)) {
     SCOPED_TRACE(each.name);
     Recipe recipe = each.recipe;
     recipe.device = "cuda";
