@@ -3,10 +3,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "benchmarks/published/known_shapes.h"
-#include "benchmarks/published/software.h"
-#include "benchmarks/published/text.h"
 #include "mesh/base/error.h"
+#include "runtime/program/published/known_shapes.h"
+#include "runtime/program/published/software.h"
+#include "runtime/program/published/text.h"
+#include "runtime/program/recipe/load.h"
 #include "tests/support/files.h"
 #include "tests/support/scratch.h"
 #include "tests/tools/program.h"
@@ -266,6 +267,47 @@ TEST(PublishedRuns, AreRefusedWithTheirRow) {
   }
 }
 
+/// Returns the prediction of a documented recipe, after `change` of what is documented.
+PublishedForecast predicted(const std::string& name, const std::function<void(DocumentedRun&)>& change = {}) {
+  const std::string file = source_folder() + "/recipes/" + name + ".yaml";
+  DocumentedRun documented = load_documented(file).value();
+  if (change) change(documented);
+  return predict(run_of(name, load_recipe(file, {"model.init=random"}, ""), documented), program_rates());
+}
+
+TEST(DocumentedRuns, ArePredictedAsTheirProgramsWithPipelines) {
+  const PublishedForecast nanotron = predicted("nanotron/best_1b_1n");
+  EXPECT_EQ(nanotron.software, "nanotron");
+  EXPECT_EQ(nanotron.micro_batches, 16);
+  EXPECT_GT(nanotron.time.bubble, 0);
+  EXPECT_LT(std::abs(*nanotron.time_error()), 0.25);
+  const PublishedForecast eager =
+      predicted("nanotron/best_1b_1n", [](DocumentedRun& run) { run.reference = "Someone"; });
+  EXPECT_GT(eager.time.elementwise, 1.5 * nanotron.time.elementwise) << "the change reaches the timelines of stages";
+}
+
+TEST(DocumentedRuns, ArePredictedWithExperts) {
+  const PublishedForecast automodel = predicted("automodel/qwen3_moe_30b");
+  EXPECT_NEAR(*automodel.measured_seconds, 21.773, 1e-9);
+  EXPECT_GT(automodel.time.exposed.at("ep"), 0);
+  EXPECT_LT(std::abs(*automodel.time_error()), 0.6);
+}
+
+TEST(DocumentedRuns, HaveFiguresWithUnits) {
+  const auto figure = [](const std::string& text) {
+    DocumentedRun run;
+    run.figure = text;
+    return figure_of(run);
+  };
+  EXPECT_EQ(figure("18.90 s/step, 389 TFLOP/s")->value, 18.9);
+  EXPECT_EQ(figure("18.90 s/step, 389 TFLOP/s")->unit, "s/step");
+  EXPECT_EQ(figure("430 TFLOP/s full, 43 % MFU")->unit, "TFLOP/s full");
+  EXPECT_EQ(figure("10000 tok/s/gpu, about")->value, 10000);
+  for (const char* none : {"", "38 % MFU", "about 10 minutes", "430 TFLOP/s", "-3 s/step", "3"}) {
+    EXPECT_FALSE(figure(none)) << none;
+  }
+}
+
 TEST(Software, FollowsSourceAndColumns) {
   PublishedRun run;
   run.system = "h100";
@@ -331,6 +373,9 @@ TEST(PublishedProgram, HoldsThePlanAgainstOtherPrograms) {
   EXPECT_EQ(score["out_of_memory_named"], 2);
   EXPECT_EQ(score["fitting_refused"], 0);
   EXPECT_EQ(count(out, " named\n"), 2) << out;
+  for (const RateMember& rate : kRateMembers) {
+    EXPECT_EQ(rate_of(out, "fitted", rate.name), rate_of(out, "of documented recipes", rate.name)) << rate.name << out;
+  }
   for (const char* rate : {"fp8 products", "on a host", "among hosts"}) {
     EXPECT_EQ(rate_of(out, "fitted", rate), rate_of(out, "of the presets", rate)) << rate << "\n" << out;
     EXPECT_NE(rate_of(out, "fitted", rate), "") << out;

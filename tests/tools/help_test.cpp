@@ -13,6 +13,7 @@ TEST(Help, IsThereForEveryCommand) {
                                {"train"},
                                {"verify"},
                                {"plan"},
+                               {"reproduce"},
                                {"mesh"},
                                {"data"},
                                {"data", "prepare"},
@@ -70,10 +71,10 @@ TEST(Help, DoesNotStartMpi) {
 }
 
 TEST(Arguments, AreExplained) {
-  EXPECT_EQ(
-      only_complaint(run_meshtrain({})),
-      "give a command: train, verify, plan, recipe, mesh, data, checkpoint, generate, evaluate, diagnose, report; "
-      "meshtrain --help says what they do");
+  EXPECT_EQ(only_complaint(run_meshtrain({})),
+            "give a command: train, verify, plan, recipe, reproduce, mesh, data, checkpoint, generate, evaluate, "
+            "diagnose, report; "
+            "meshtrain --help says what they do");
   EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
             "meshtrain does not know trian; did you mean train?: see meshtrain --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint", "exprt", "run", "out"})),

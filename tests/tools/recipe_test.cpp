@@ -493,10 +493,6 @@ TEST(RecipeCommand, KeysNearThoseOfTheToolAreAskedAbout) {
 
 TEST(RecipeCommand, NamesTheTrainerWhoseFilesAreNotConverted) {
   for (const auto& [text, name] : std::vector<std::pair<std::string, std::string>>{
-           {"base_model: a\nsequence_len: 2048\ngradient_accumulation_steps: 4\nbf16: true\noptimizer: "
-            "adamw_torch\n"
-            "fsdp_config: {fsdp_version: 2}\n",
-            "axolotl (it has base_model, sequence_len)"},
            {"model_name_or_path: a\nstage: sft\nfinetuning_type: full\ngradient_accumulation_steps: 8\nfp16: "
             "true\n",
             "LLaMA-Factory (it has model_name_or_path, finetuning_type)"},
@@ -547,8 +543,9 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
                   "Megatron-LM with; docs/recipe.md has the command that writes them");
   }
   EXPECT_EQ(complaint_of("h.txt", "--num-layers 'a\n"), path + "h.txt:1:14: a quote does not end");
-  EXPECT_TRUE(has(complaint_of("f.sh", "python train.py --bs 3\n"), path + "f.sh: has no arguments of Megatron-LM: "
-                                                                           "recipe --from converts"));
+  EXPECT_TRUE(has(complaint_of("f.sh", "python train.py --bs 3\n"),
+                  path + "f.sh: has no arguments of Megatron-LM or torchtitan: "
+                         "recipe --from converts"));
   EXPECT_TRUE(has(complaint_of("d.json", "{\"fp16\": 1,\n  \"bf16\": }\n"),
                   path + "d.json:2:11: not valid JSON: syntax error while parsing value - unexpected '}'; expected"));
   EXPECT_TRUE(has(complaint_of("e.yaml", "fsdp_config: {a\nb: 3\n"), path + "e.yaml:"));

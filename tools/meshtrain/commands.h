@@ -13,6 +13,7 @@ void add_train_command(CLI::App& app, int& status);
 void add_verify_command(CLI::App& app, int& status);
 void add_plan_command(CLI::App& app, int& status);
 void add_recipe_command(CLI::App& app, int& status);
+void add_reproduce_command(CLI::App& app, int& status);
 void add_mesh_command(CLI::App& app, int& status);
 void add_data_command(CLI::App& app, int& status);
 void add_checkpoint_command(CLI::App& app, int& status);

@@ -142,6 +142,7 @@ int run(int argc, char** argv) {
   add_verify_command(app, status);
   add_plan_command(app, status);
   add_recipe_command(app, status);
+  add_reproduce_command(app, status);
   add_mesh_command(app, status);
   add_data_command(app, status);
   add_checkpoint_command(app, status);

@@ -11,6 +11,7 @@
 #include "runtime/program/against/against.h"
 #include "runtime/program/against/on_mesh.h"
 #include "runtime/program/launch/connect.h"
+#include "runtime/program/verify/cut.h"
 #include "runtime/program/verify/verify.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -23,6 +24,7 @@ struct VerifyArguments {
   RecipeArguments recipe;
   VerifyOptions options;
   std::string fault;
+  bool cut = false;
   std::filesystem::path against;  // a folder of tools/dump_step.py
 };
 
@@ -42,6 +44,20 @@ void print_text(const std::string& text) {
   std::fflush(stdout);
 }
 
+/// Returns the recipe cut to the ranks of `world`, and says so.
+Recipe cut_for(const Recipe& recipe, const Group& world) {
+  Recipe small = cut(recipe, world.size());
+  const auto described = [](const Recipe& of) {
+    return MeshLayout::fit(of.parallel.mesh, of.parallel.order, ranks_of(of.parallel.mesh)).describe();
+  };
+  const bool is_other = small.parallel.mesh != recipe.parallel.mesh;
+  if (world.rank() == 0 && is_other) {
+    print_text(recipe.file.string() + ": cut to mesh " + described(small) + ", not the documented mesh " +
+               described(recipe) + ": the same kinds of axes and modes\n");
+  }
+  return small;
+}
+
 int verify_all(VerifyArguments arguments, const Group& world) {
   const Progress progress("verification");
   read_fault(arguments.fault, arguments.options);
@@ -52,6 +68,7 @@ int verify_all(VerifyArguments arguments, const Group& world) {
     recipe.file = file;  // as the user wrote it
     const std::string note = spread_over(recipe, arguments.recipe, world.size());
     if (world.rank() == 0 && !note.empty()) print_text(file.string() + ": " + note + "\n");
+    if (arguments.cut) recipe = cut_for(recipe, world);
     setups.push_back(set_up_verification(recipe, arguments.options, world.size()));
   }
   std::vector<std::string> different;
@@ -77,7 +94,8 @@ int verify_step(const VerifyArguments& arguments, const Group& world) {
   if (options.precision != "fp64" && options.precision != "fp32") {
     throw InputError("--against: one rank computes in fp64 or fp32");
   }
-  if (options.shrink || options.steps != 1) throw InputError("--against: the step is one of the complete model");
+  if (options.shrink || arguments.cut || options.steps != 1)
+    throw InputError("--against: the step is one of the complete model");
   if (mesh.empty() && world.size() > 1) {
     throw InputError("--against: give --mesh, the mesh of these " + std::to_string(world.size()) +
                      " ranks, or start meshtrain without mpirun");
@@ -142,6 +160,9 @@ void add_verify_command(CLI::App& app, int& status) {
       ->capture_default_str()
       ->check(whole_number(1))
       ->type_name("N");
+  command->add_flag("--cut", arguments->cut,
+                    "Cut a mesh that is larger than the ranks that were started to one with the same kinds of axes and "
+                    "modes, and the sequence and the batch to what a proof needs");
   command->add_flag("--all", options.every_parameter, "Print every parameter, not the worst alone");
   command
       ->add_option("--inject", arguments->fault,

@@ -13,9 +13,10 @@ namespace {
 
 /// Returns the forecast of the first and the last of the ranks that hold the same layers: the memory of the fuller one,
 /// and the time of the slower one. No rank between them holds more.
-RunForecast of_ranks(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine, int64_t first_rank,
-                     int64_t last_rank) {
-  const RankSteps of_last(decisions, hosts, machine, last_rank), of_first(decisions, hosts, machine, first_rank);
+RunForecast of_ranks(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine,
+                     const TimelineChange& change, int64_t first_rank, int64_t last_rank) {
+  const RankSteps of_last(decisions, hosts, machine, last_rank, change);
+  const RankSteps of_first(decisions, hosts, machine, first_rank, change);
   const int64_t few = of_last.most_removed();
   StepForecast step = of_last.without(few), first = last_rank == first_rank ? step : of_first.without(few);
   const bool first_is_slower = machine != nullptr && first.time->total() > step.time->total();
@@ -34,7 +35,7 @@ RunForecast of_ranks(const Decisions& decisions, const ForecastHosts& hosts, con
 /// Returns the forecast of the ranks with coordinate `pipeline_rank` along pp: as of_ranks(), but the first and the
 /// last of them are compared by short steps.
 RunForecast of_stages(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine,
-                      int64_t pipeline_rank) {
+                      const TimelineChange& change, int64_t pipeline_rank) {
   const MeshLayout& layout = decisions.layout;
   std::vector<int64_t> first, last;
   for (const Axis& axis : layout.axes()) {
@@ -42,8 +43,8 @@ RunForecast of_stages(const Decisions& decisions, const ForecastHosts& hosts, co
     first.push_back(is_pipeline ? pipeline_rank : 0);
     last.push_back(is_pipeline ? pipeline_rank : axis.size - 1);
   }
-  const RankSteps of_first(decisions, hosts, machine, layout.rank(first));
-  const RankSteps of_last(decisions, hosts, machine, layout.rank(last));
+  const RankSteps of_first(decisions, hosts, machine, layout.rank(first), change);
+  const RankSteps of_last(decisions, hosts, machine, layout.rank(last), change);
   bool first_is_fuller = false, first_is_slower = false;
   if (of_first.rank() != of_last.rank()) {
     const StepForecast one = of_first.shortest(), other = of_last.shortest();
@@ -63,9 +64,12 @@ RunForecast of_stages(const Decisions& decisions, const ForecastHosts& hosts, co
 /// The forecasts of the ranks of a pipeline whose stages differ.
 class PipelineForecast {
  public:
-  PipelineForecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine)
+  PipelineForecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine,
+                   const TimelineChange& change)
       : decisions_(decisions), distinct_(distinct_stages(decisions)) {
-    for (const StagesAlike& each : distinct_) forecasts_.push_back(of_stages(decisions, hosts, machine, each.rank));
+    for (const StagesAlike& each : distinct_) {
+      forecasts_.push_back(of_stages(decisions, hosts, machine, change, each.rank));
+    }
   }
 
   /// Returns the forecast of the fullest rank, with the time of the pipeline where there is a machine.
@@ -100,27 +104,31 @@ bool has_pipeline(const Decisions& decisions) {
 
 StepForecast forecast_rank(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,
                            const Machine* machine) {
-  StepForecast step = RankSteps(decisions, hosts, machine, rank).complete();
-  if (machine != nullptr && has_pipeline(decisions)) step.time = PipelineForecast(decisions, hosts, machine).time();
+  const TimelineChange none;
+  StepForecast step = RankSteps(decisions, hosts, machine, rank, none).complete();
+  if (machine != nullptr && has_pipeline(decisions)) {
+    step.time = PipelineForecast(decisions, hosts, machine, none).time();
+  }
   return step;
 }
 
 std::vector<int64_t> stage_memory(const Decisions& decisions, const ForecastHosts& hosts) {
   std::vector<int64_t> bytes;
   for (int64_t rank = 0; has_pipeline(decisions) && rank < decisions.layout.size(kPipelineAxis); ++rank) {
-    bytes.push_back(of_stages(decisions, hosts, /*machine=*/nullptr, rank).step.memory().total());
+    bytes.push_back(of_stages(decisions, hosts, /*machine=*/nullptr, {}, rank).step.memory().total());
   }
   return bytes;
 }
 
 std::vector<Timeline> timelines(const Decisions& decisions, const ForecastHosts& hosts) {
+  const TimelineChange none;
   std::vector<Timeline> found;
   std::set<int64_t> ranks = {0, decisions.layout.size() - 1};
   for (const StagesAlike& each : distinct_stages(decisions)) {
     ranks.insert(decisions.layout.group({kPipelineAxis}, 0)[static_cast<size_t>(each.rank)]);
   }
   for (const int64_t rank : ranks) {
-    const RankSteps steps(decisions, hosts, nullptr, rank);
+    const RankSteps steps(decisions, hosts, nullptr, rank, none);
     const int64_t removed = steps.most_removed();
     for (const int64_t each : {removed, std::max<int64_t>(removed - 1, 0)}) {
       for (StepForecast& step : steps.simulated(each, Recording::Signatures)) {
@@ -131,9 +139,10 @@ std::vector<Timeline> timelines(const Decisions& decisions, const ForecastHosts&
   return found;
 }
 
-RunForecast forecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine) {
-  if (has_pipeline(decisions)) return PipelineForecast(decisions, hosts, machine).fullest();
-  return of_ranks(decisions, hosts, machine, 0, decisions.layout.size() - 1);
+RunForecast forecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine,
+                     const TimelineChange& change) {
+  if (has_pipeline(decisions)) return PipelineForecast(decisions, hosts, machine, change).fullest();
+  return of_ranks(decisions, hosts, machine, change, 0, decisions.layout.size() - 1);
 }
 
 }  // namespace meshtrain

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/program/forecast/rank_steps.h"
 #include "runtime/program/forecast/simulation.h"
 
 namespace meshtrain {
@@ -20,7 +21,9 @@ struct RunForecast {
 ///
 /// With a machine it also predicts the time of a step, that of the slower of the two ranks. With pp it compares the
 /// ranks whose stages differ, each with its own layers, and the time is that of the pipeline (pipeline_time()).
-RunForecast forecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine = nullptr);
+/// `change`: of the timelines from which times are predicted.
+RunForecast forecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine = nullptr,
+                     const TimelineChange& change = {});
 
 /// Returns the forecast of rank `rank` alone; with pp its time is that of the pipeline.
 StepForecast forecast_rank(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,

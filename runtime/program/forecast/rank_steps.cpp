@@ -52,10 +52,12 @@ std::vector<int64_t> counts_of(const Decisions& decisions, int64_t rank, int64_t
 
 }  // namespace
 
-RankSteps::RankSteps(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine, int64_t rank)
+RankSteps::RankSteps(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine, int64_t rank,
+                     const TimelineChange& change)
     : decisions_(decisions),
       hosts_(hosts),
       machine_(machine),
+      change_(change),
       rank_(rank),
       count_(decisions.batch.global_batch / decisions.layout.size(kDataAxis) / decisions.batch.micro_batch),
       counts_(counts_of(decisions, rank, count_)) {
@@ -89,10 +91,12 @@ std::vector<StepForecast> RankSteps::simulated(int64_t removed, Recording record
 
 std::vector<StepForecast> RankSteps::timed(int64_t removed, const std::vector<int64_t>& counts) const {
   Recording recording = Recording::None;
-  if (machine_ != nullptr) recording = machine_->operators.empty() ? Recording::Timeline : Recording::Signatures;
+  const bool needs_signatures = machine_ != nullptr && (change_ || !machine_->operators.empty());
+  if (machine_ != nullptr) recording = needs_signatures ? Recording::Signatures : Recording::Timeline;
   std::vector<StepForecast> steps = simulated(removed, recording, counts);
   for (StepForecast& step : steps) {
     if (machine_ != nullptr) {
+      if (change_) step.timeline = change_(step.timeline);
       step.time = time_of(step.timeline, *machine_);
       step.actions = actions_of(step.timeline, *machine_);
     }

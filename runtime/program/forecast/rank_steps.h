@@ -1,18 +1,24 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "runtime/program/forecast/simulation.h"
 
 namespace meshtrain {
 
+/// Returns the timeline of the same step by another program. It gets one with signatures.
+using TimelineChange = std::function<Timeline(const Timeline&)>;
+
 /// The steps of a rank with fewer of the layers, and of the micro-batches, that repeat. Each repetition adds the same
 /// memory and traffic.
 class RankSteps {
  public:
-  /// `machine`: predicts times; null: none. The arguments must outlive this.
-  RankSteps(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine, int64_t rank);
+  /// `machine`: predicts times; null: none. `change`: of the timelines whose times it predicts; empty: none. The
+  /// arguments must outlive this.
+  RankSteps(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine, int64_t rank,
+            const TimelineChange& change);
 
   int64_t rank() const { return rank_; }
   int64_t micro_batches() const { return count_; }
@@ -43,6 +49,7 @@ class RankSteps {
   const Decisions& decisions_;
   const ForecastHosts& hosts_;
   const Machine* machine_;
+  const TimelineChange& change_;
   int64_t rank_;
   int64_t count_;                // of micro-batches
   std::vector<int64_t> counts_;  // that are simulated: one where there are few, else two

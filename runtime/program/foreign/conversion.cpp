@@ -74,8 +74,9 @@ std::optional<std::string> Conversion::word(const std::string& path) {
 }
 
 std::optional<double> Conversion::number(const std::string& path) {
-  const std::optional<std::string> text = word(path);
+  std::optional<std::string> text = word(path);
   if (!text) return std::nullopt;
+  std::erase(*text, '_');  // 500_000, as YAML of Python has it
   double value = 0;
   const auto [last, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error == std::errc() && last == text->data() + text->size()) return value;
@@ -106,6 +107,11 @@ std::vector<std::string> Conversion::list(const std::string& path) {
   if (value == nullptr) return texts;
   for (const YamlValue& item : value->items) texts.push_back(item.text);
   return texts;
+}
+
+const YamlValue* Conversion::value(const std::string& path) {
+  ignore(path);
+  return find(path);
 }
 
 bool Conversion::is_on(const std::string& path) const {

@@ -26,6 +26,8 @@ class Conversion {
   std::optional<int64_t> whole(const std::string& path);
   std::optional<bool> truth(const std::string& path);
   std::vector<std::string> list(const std::string& path);
+  /// Returns the value at `path` as it stands there, and marks all in it as read; null when it is absent.
+  const YamlValue* value(const std::string& path);
   bool has(const std::string& path) const { return find(path) != nullptr; }
   /// Returns true when the value at `path` is true, without marking it.
   bool is_on(const std::string& path) const;

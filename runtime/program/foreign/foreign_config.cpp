@@ -28,8 +28,11 @@ struct OtherTrainer {
   const char* name;
   std::vector<Keys> keys;
 };
+const OtherTrainer kAxolotlKeys = {
+    "axolotl", {{"base_model"}, {"sequence_len", "adapter", "lora_r", "num_epochs", "micro_batch_size", "datasets"}}};
+const OtherTrainer kAutomodelKeys = {"NeMo Automodel", {{"step_scheduler"}, {"model"}, {"optimizer", "distributed"}}};
+const OtherTrainer kOlmoCoreKeys = {"OLMo-core", {{"train_module"}, {"trainer", "data_loader"}}};
 const std::vector<OtherTrainer> kOthers = {
-    {"axolotl", {{"base_model"}, {"sequence_len", "adapter", "num_epochs", "micro_batch_size", "datasets"}}},
     {"LLaMA-Factory", {{"model_name_or_path"}, {"finetuning_type", "cutoff_len", "template"}}},
     {"transformers' TrainingArguments, or of TRL",
      {{"model_name_or_path", "output_dir", "dataset_name", "learning_rate"},
@@ -63,9 +66,11 @@ constexpr std::array<const char*, 5> kOfMegatron = {"--num-layers", "--hidden-si
                                                     "--tensor-model-parallel-size", "--train-iters"};
 
 const char* const kForms =
-    "recipe --from converts configurations of accelerate (.yaml: it has distributed_type) and DeepSpeed (.json: it has "
-    "train_batch_size or zero_optimization), and texts with the arguments of Megatron-LM (.txt: --num-layers 32 ...); "
-    "of PEFT, axolotl and TRL their words for LoRA";
+    "recipe --from converts configurations of accelerate (.yaml: it has distributed_type), axolotl (base_model), NeMo "
+    "Automodel (step_scheduler), OLMo-core (train_module) and DeepSpeed (.json: it has train_batch_size or "
+    "zero_optimization), and texts with the arguments of Megatron-LM (.txt: --num-layers 32 ...) or torchtitan "
+    "(--config "
+    "llama3_8b ...); of PEFT and TRL their words for LoRA";
 
 const char* const kWriteOne =
     "write a recipe as docs/recipe.md says; meshtrain recipe --explain learning_rate, or another key of the file, says "
@@ -84,7 +89,7 @@ void refuse_other_trainers(const std::filesystem::path& file, const YamlValue& r
 bool has_arguments(const std::filesystem::path& file, const std::string& text) {
   const std::string kind = file.extension().string();
   if (kind == ".yaml" || kind == ".yml" || kind == ".json") return false;
-  return text.starts_with("#!") || kind == ".sh" || kind == ".txt" ||
+  return text.starts_with("#!") || kind == ".sh" || kind == ".txt" || text.find("--config") != std::string::npos ||
          std::ranges::any_of(kOfMegatron, [&](const char* word) { return text.find(word) != std::string::npos; });
 }
 
@@ -109,7 +114,9 @@ ConvertedRecipe recipe_from(const std::filesystem::path& file) {
   const std::string text = read_short_file(file, file.string() + ": ");
   if (file.extension() == ".py") {
     throw InputError(file.string() +
-                     ": configurations in Python are not read, as only running them says what they are: " + kForms);
+                     ": configurations in Python are not read, as only running them says what they are (of torchtitan "
+                     "give its arguments, --config llama3_8b, in a .txt): " +
+                     kForms);
   }
   if (file.extension() == ".toml") {
     throw InputError(file.string() + ": torchtitan's TOML is not read: torchtitan has had none since February 2026; " +
@@ -122,8 +129,9 @@ ConvertedRecipe recipe_from(const std::filesystem::path& file) {
   };
   if (has_arguments(file, text)) {
     const YamlValue arguments = parse_arguments(text, source);
+    if (is_of_torchtitan(arguments)) return convert("torchtitan", nested_arguments(arguments), convert_torchtitan);
     if (has_one_of(arguments, kOfMegatron)) return convert("Megatron-LM core_v0.19.0", arguments, convert_megatron);
-    throw InputError(file.string() + ": has no arguments of Megatron-LM: " + kForms);
+    throw InputError(file.string() + ": has no arguments of Megatron-LM or torchtitan: " + kForms);
   }
   if (file.extension() == ".json") check_json(text, source);
   const YamlValue root = parse_yaml(text, source);
@@ -135,9 +143,11 @@ ConvertedRecipe recipe_from(const std::filesystem::path& file) {
   }
   const bool is_of_launcher = root.find("distributed_type") != nullptr || root.find("compute_environment") != nullptr;
   if (root.find("peft_type") != nullptr) return convert("PEFT 0.21.2", root, convert_peft);
-  if (has_one_of(root, kOfLora) && !is_of_launcher) {
-    const bool is_axolotl = root.find("base_model") != nullptr;
-    return is_axolotl ? convert("axolotl", root, convert_axolotl_adapter) : convert("TRL", root, convert_trl_adapter);
+  if (!is_of_launcher) {
+    if (!keys_of_other(kAxolotlKeys, root).empty()) return convert("axolotl 0.13", root, convert_axolotl);
+    if (!keys_of_other(kAutomodelKeys, root).empty()) return convert("NeMo Automodel", root, convert_automodel);
+    if (!keys_of_other(kOlmoCoreKeys, root).empty()) return convert("OLMo-core", root, convert_olmo_core);
+    if (has_one_of(root, kOfLora)) return convert("TRL", root, convert_trl_adapter);
   }
   if (!is_of_launcher && !is_of_deepspeed(root)) refuse_other_trainers(file, root);  // they may have fsdp_config
   if (is_of_launcher) return convert("accelerate 1.14.0", root, convert_accelerate);

@@ -162,13 +162,11 @@ void convert_peft(Conversion& from) {
   from.ignore_all("auto_mapping revision task_type inference_mode megatron_core qalora_group_size peft_version");
 }
 
-void convert_axolotl_adapter(Conversion& from) {
-  take_lora(from, kAxolotl, "");
-  if (const auto kind = from.word("adapter"); kind && *kind != "lora") {
-    from.refuse("adapter", *kind == "qlora" ? kNoQlora : "adapter.kind has lora alone");
-  }
-  need_model(from, "base_model");
-  from.refuse_others(kOtherKeys);
+void take_axolotl_adapter(Conversion& from) {
+  const std::optional<std::string> kind = from.word("adapter");
+  if (kind || from.has("lora_r")) take_lora(from, kAxolotl, "");
+  if (kind && *kind != "lora") from.refuse("adapter", *kind == "qlora" ? kNoQlora : "adapter.kind has lora alone");
+  refuse_quantization(from, "");
 }
 
 void take_peft_config(Conversion& from) {

@@ -6,6 +6,7 @@
 
 #include "mesh/base/error.h"
 #include "mesh/layout.h"
+#include "runtime/program/recipe/documented.h"
 #include "runtime/program/recipe/fields.h"
 #include "runtime/program/recipe/foreign_words.h"
 #include "runtime/program/yaml/key_lister.h"
@@ -25,6 +26,8 @@ Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Rea
   recipe.name = file.stem().string();
   Reader reader(root, recipe_keys(), files);
   fields(reader, recipe);
+  std::optional<DocumentedRun> documented;  // checked here, and read by load_documented()
+  reader.section("documented", documented);
   reader.refuse_missing();
   return recipe;
 }
@@ -144,6 +147,8 @@ const KnownKeys& recipe_keys() {
     Recipe recipe;
     lister.field("extends", recipe.file);
     fields(lister, recipe);
+    std::optional<DocumentedRun> documented;
+    lister.section("documented", documented);
     return KnownKeys(lister.take(), foreign_words());
   }();
   return keys;

@@ -260,13 +260,14 @@ TEST(ForeignLora, PeftsConfigurationIsTheSectionAdapter) {
 }
 
 TEST(ForeignLora, WordsOfAxolotlAndTrl) {
-  const std::string axolotl = converted(
-      "a.yaml",
-      "base_model: meta/llama\nadapter: lora\nlora_r: 8\nlora_alpha: 16\nlora_target_linear: true\n"
-      "lora_modules_to_save: [embed_tokens, lm_head]\npeft_layers_to_transform: [0, 1]\nlearning_rate: 1e-4\n");
+  const std::string axolotl =
+      converted("a.yaml",
+                "base_model: meta/llama\nadapter: lora\nlora_r: 8\nlora_alpha: 16\nlora_target_linear: true\n"
+                "lora_modules_to_save: [embed_tokens, lm_head]\npeft_layers_to_transform: [0, 1]\nlearning_rate: 1e-4\n"
+                "zebra: 1\n");
   for (const char* line : {"  rank: 8\n", "  alpha: 16\n", "  targets: [all-linear]\n", "  layers: [0, 1]\n",
-                           "  train: [\"*embed_tokens.*\", \"*lm_head.*\"]\n",
-                           "#   learning_rate: 1e-4: not read; meshtrain recipe --explain WORD"}) {
+                           "  train: [\"*embed_tokens.*\", \"*lm_head.*\"]\n", "  learning_rate: 0.0001\n",
+                           "#   zebra: 1: nothing in a recipe is like it"}) {
     EXPECT_TRUE(has(axolotl, line)) << line << axolotl;
   }
   const std::string trl = converted("t.yaml", "model_name_or_path: a\nuse_peft: true\nlora_target_modules: [q_proj]\n");
