@@ -177,7 +177,7 @@ TEST(MeshChange, OfExpertsThatAreCutOverAnyRanks) {
   const std::vector<MeshChoice> all = choices(sizes, kExpertChoices);
   every_mesh_reads_every_other({"fp32", "adamw", "none", false, false, false, "none", "qwen2_moe"}, all);
   if (world().size() <= 2) {
-    every_mesh_reads_every_other({"bf16_mixed", "muon", "bottom", false, false, false, "none", "mixtral"}, all);
+    every_mesh_reads_every_other({"bf16_mixed", "muon", "bottom", false, false, false, "none", "gpt_oss"}, all);
   }
 }
 
