@@ -61,7 +61,8 @@ int64_t flash_calls(const WindowCase& c) {
   if (rule.sinks.defined()) {
     at::Tensor sum = local_rule.sinks.grad().cpu().to(at::kDouble);
     world().all_reduce(sum).wait();
-    EXPECT_LE(error_of(sum, rule.sinks.grad()), c.precision.tolerance) << "gradient of sinks";
+    // Terms of both signs, from outputs that are rounded.
+    EXPECT_LE(error_of(sum, rule.sinks.grad()), 2 * c.precision.tolerance) << "gradient of sinks";
   }
   return flash;
 }
