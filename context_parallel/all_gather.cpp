@@ -2,6 +2,7 @@
 
 #include "context_parallel/block_attention.h"
 #include "context_parallel/key_value_wire.h"
+#include "context_parallel/sinks.h"
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
@@ -45,8 +46,9 @@ AttentionGradients AllGatherAttention::backward(const at::Tensor& grad_out, cons
   }
   others.send(group_);
   compute_diagonals(half, calls_->num_diagonals);
+  const at::Tensor sinks = sinks_gradient(grad_out, attended, rule_.sinks);
   own.packed.add_(others.wait().packed);
-  return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type())};
+  return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type()), sinks};
 }
 
 }  // namespace meshtrain

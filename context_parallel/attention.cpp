@@ -6,6 +6,7 @@
 
 #include <sstream>
 #include <stdexcept>
+#include <vector>
 
 #include "context_parallel/all_gather.h"
 #include "context_parallel/local.h"
@@ -24,7 +25,7 @@ using torch::autograd::variable_list;
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const c10::intrusive_ptr<AttentionCall>& call) {
+                            at::TensorList, const c10::intrusive_ptr<AttentionCall>& call) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     AttentionCall::Forward result = call->forward(q, k, v);
     context->save_for_backward(std::move(result.saved));
@@ -35,7 +36,10 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& grad_out) {
     const auto call = c10::static_intrusive_pointer_cast<AttentionCall>(context->saved_data["call"].toCapsule());
     AttentionGradients gradients = call->backward(grad_out[0], context->get_saved_variables());
-    return {std::move(gradients.q), std::move(gradients.k), std::move(gradients.v), at::Tensor()};
+    variable_list all = {std::move(gradients.q), std::move(gradients.k), std::move(gradients.v)};
+    if (gradients.sinks.defined()) all.push_back(std::move(gradients.sinks));
+    all.emplace_back();  // of the call
+    return all;
   }
 };
 
@@ -58,6 +62,9 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
   }
   if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) refuse("query heads are not a multiple of key-value heads");
   if (q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type()) refuse("dtypes differ");
+  if (rule.sinks.defined() && (rule.sinks.dim() != 1 || rule.sinks.size(0) != q.size(1))) {
+    refuse("sinks need one score for each query head");
+  }
   if (rule.window < 0 || rule.softcap < 0) refuse("window and softcap must be at least 0");
 }
 
@@ -88,7 +95,10 @@ c10::intrusive_ptr<AttentionCall> make_call(const at::Tensor& q, const at::Tenso
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
                      const Group& group, ContextAlgorithm algorithm, const AttentionRule& rule) {
   check(q, k, v, layout, group, rule);
-  return AttentionFunction::apply(q, k, v, make_call(q, k, layout, group, algorithm, rule));
+  std::vector<at::Tensor> trained_sinks;
+  if (rule.sinks.defined() && rule.sinks.requires_grad()) trained_sinks.push_back(rule.sinks);
+  return AttentionFunction::apply(q, k, v, at::TensorList(trained_sinks),
+                                  make_call(q, k, layout, group, algorithm, rule));
 }
 
 }  // namespace meshtrain

@@ -30,6 +30,9 @@ enum class ContextAlgorithm {
 /// need one call more for the keys of another rank; elsewhere equal tiles of the window are one call (blocks.h). A
 /// softcap is computed by products of bounded tiles in fp32 (fp64 for fp64), on every device (capped_attention.h).
 ///
+/// Sinks [H] belong to the heads of q. Their gradient is that of this rank's queries (Ulysses: of its heads, with zeros
+/// for the others), so that the sum over `group` is complete (sinks.h).
+///
 /// Throws std::invalid_argument when shapes, layout and group do not match, and for a negative window or softcap.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
                      const Group& group, ContextAlgorithm algorithm, const AttentionRule& rule);

@@ -25,7 +25,8 @@ struct AttentionResult {
 };
 
 struct AttentionGradients {
-  at::Tensor q, k, v;  ///< shapes of q, k and v, dtypes as above; in memory [B, n, H, D] and [B, m, K, D]
+  at::Tensor q, k, v;     ///< shapes of q, k and v, dtypes as above; in memory [B, n, H, D] and [B, m, K, D]
+  at::Tensor sinks = {};  ///< [H]; of an AttentionCall alone, where the rule has sinks with a gradient
 };
 
 /// Returns an uninitialised tensor [B, heads, n, ...] like `like`, in memory [B, n, heads, ...].

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 
 namespace meshtrain {
@@ -11,11 +13,13 @@ enum class Pairs {
   AntiCausal,  ///< query t of n sees keys t to n - 1: the upper triangle, reversed in both directions a causal block
 };
 
-/// How the scores of queries with keys are computed, and which keys a query sees besides the causal rule.
+/// How the scores of queries with keys are computed, and which keys a query sees besides the causal rule. Sinks are
+/// added to results over all keys (sinks.h); attention of a block ignores them.
 struct AttentionRule {
-  double scale;        ///< of the products of queries and keys
-  int64_t window = 0;  ///< query i sees keys in (i - window, i]; 0: all keys before
-  double softcap = 0;  ///< scores become softcap * tanh(score / softcap); 0: they stay
+  double scale;           ///< of the products of queries and keys
+  int64_t window = 0;     ///< query i sees keys in (i - window, i]; 0: all keys before
+  double softcap = 0;     ///< scores become softcap * tanh(score / softcap); 0: they stay
+  at::Tensor sinks = {};  ///< [heads] scores without a value, one for all queries of a head; undefined: none
 };
 
 }  // namespace meshtrain

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "context_parallel/merge.h"
+#include "context_parallel/sinks.h"
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
@@ -152,6 +153,7 @@ AttentionResult RunningAttention::finish() {
     throw std::logic_error("attention: " + std::to_string(q_.size(0) * q_.size(2) - num_started_) + " of " +
                            std::to_string(q_.size(0) * q_.size(2)) + " queries have had no key");
   }
+  if (rule_.sinks.defined()) add_sinks(merged_, rule_.sinks);
   return {merged_.out.to(q_.scalar_type()), std::move(merged_.lse)};
 }
 

@@ -34,8 +34,8 @@ class RunningAttention {
   /// std::logic_error for a rectangle before the diagonals of all queries.
   void add(const KernelCall& call, const at::Tensor& keys, const at::Tensor& values);
 
-  /// Returns the results of all queries: out [B, H, s, D] in the dtype of q, in memory [B, s, H, D]; lse [B, H, s].
-  /// Throws std::logic_error when a query has had no key. Call once.
+  /// Returns the results of all queries, with the sinks of the rule: out [B, H, s, D] in the dtype of q, in memory [B,
+  /// s, H, D]; lse [B, H, s]. Throws std::logic_error when a query has had no key. Call once.
   AttentionResult finish();
 
  private:

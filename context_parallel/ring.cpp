@@ -4,6 +4,7 @@
 
 #include "context_parallel/block_attention.h"
 #include "context_parallel/key_value_wire.h"
+#include "context_parallel/sinks.h"
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
@@ -94,9 +95,10 @@ AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std
     gradients.depart();
   }
   compute_own(first_half, own_calls.size());
+  const at::Tensor sinks = sinks_gradient(grad_out, attended, rule_.sinks);
   gradients.arrive();
   own.packed.add_(gradients.here().packed);
-  return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type())};
+  return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type()), sinks};
 }
 
 }  // namespace meshtrain

@@ -6,6 +6,7 @@
 #include "context_parallel/block_attention.h"
 #include "context_parallel/blocks.h"
 #include "context_parallel/key_value_wire.h"
+#include "context_parallel/sinks.h"
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
@@ -162,8 +163,9 @@ AttentionGradients WindowAttention::backward(const at::Tensor& grad_out, const s
         group_.all_to_all(returning.received.packed, message.sent, returning.sent.packed, message.received);
   }
   compute_own(first_half, own_->calls.size());
+  const at::Tensor sinks = sinks_gradient(grad_out, attended, rule_.sinks);
   arrive(returning);
-  return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type())};
+  return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type()), sinks};
 }
 
 }  // namespace meshtrain

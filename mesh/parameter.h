@@ -27,12 +27,12 @@ struct Parameter {
   std::vector<int64_t> global_shape;  ///< extents of the full tensor, without padding
   Box box;                            ///< the local part of the global tensor; beyond it `tensor` is padding (zeros)
   Initializer initializer;
-  std::string sharded_over;       ///< the axis that cuts the tensor ("tp"); empty: every rank holds all of it
-  int64_t sharded_dim = 0;        ///< the dim that is cut
-  std::string partial_over;       ///< the axis over whose ranks the local gradients must still be summed
-  bool of_tokens = false;         ///< a matrix whose rows belong to tokens of the vocabulary: embedding, head
-  int64_t num_matrices = 1;       ///< of a tensor of three dims: the matrices of equal shape in its local part, one
-                                  ///< after the other: experts
+  std::string sharded_over;  ///< the axis that cuts the tensor ("tp"); empty: every rank holds all of it
+  int64_t sharded_dim = 0;   ///< the dim that is cut
+  std::string partial_over;  ///< the axis over whose ranks the local gradients must still be summed
+  bool of_tokens = false;    ///< a matrix whose rows belong to tokens of the vocabulary: embedding, head
+  int64_t num_matrices = 1;  ///< of experts: the matrices of equal shape in the local part of three dims, one after
+                             ///< the other; 0: the tensor of two dims is a stack of vectors, the experts' biases
   bool follows_previous = false;  ///< lies in memory directly after the parameter before it (q, k, v)
   bool written_by_layer = false;  ///< true: the first layer that computes a gradient of the tensor writes it in full
                                   ///< (tensor_parallel/products/leaf_gradient.h), so the buffer needs no zeros before.

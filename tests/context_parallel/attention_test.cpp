@@ -40,6 +40,7 @@ struct Case {
   Precision precision = {at::kDouble, 1e-12};
   int64_t window = 0;
   double softcap = 0;
+  bool sinks = false;
   int64_t head_dim = kHeadDim;
   int64_t positions = kPositions;  // of a rank
 };
@@ -72,7 +73,12 @@ void for_all(const Check& check) {
 /// sequence.
 void expect_definition(const Case& c) {
   const int64_t all_heads = c.num_heads + 2 * c.num_kv_heads, length = sequence_length(c.positions);
-  const AttentionRule rule{kScale, c.window, c.softcap};
+  AttentionRule rule{kScale, c.window, c.softcap}, local_rule = rule;
+  if (c.sinks) {
+    rule.sinks = random_tensor({c.num_heads}, 3).mul(2).to(c.precision.dtype);
+    local_rule.sinks = rule.sinks.clone().set_requires_grad(true);
+    rule.sinks = rule.sinks.to(at::kDouble).set_requires_grad(true);
+  }
   SequenceLayout layout = layout_of(c.kind, c.positions);
   const at::Tensor fused = random_tensor({c.batch, length, all_heads, c.head_dim}, 1, c.precision.dtype);
   const at::Tensor grad = random_tensor({c.batch, length, c.num_heads, c.head_dim}, 2, c.precision.dtype);
@@ -85,7 +91,7 @@ void expect_definition(const Case& c) {
   const at::Tensor local = layout.take(fused, 1).clone().set_requires_grad(true);
   if (!c.documents.empty()) layout = layout.with_documents(c.documents);
   const at::Tensor found =
-      run(split_heads(local, c.num_heads, c.num_kv_heads), layout, c.algorithm, rule).transpose(1, 2);
+      run(split_heads(local, c.num_heads, c.num_kv_heads), layout, c.algorithm, local_rule).transpose(1, 2);
   found.backward(layout.take(grad, 1));
 
   EXPECT_EQ(found.scalar_type(), c.precision.dtype);
@@ -103,6 +109,11 @@ void expect_definition(const Case& c) {
     EXPECT_LE(error, c.precision.tolerance) << "gradient of "
                                             << "qkv"[i];
   }
+  if (!c.sinks) return;
+  EXPECT_EQ(local_rule.sinks.grad().scalar_type(), c.precision.dtype);
+  at::Tensor sum = local_rule.sinks.grad().to(at::kDouble);
+  world().all_reduce(sum).wait();
+  EXPECT_LE(relative_error(sum, rule.sinks.grad()), c.precision.tolerance) << "gradient of sinks";
 }
 
 /// Returns positions of documents relative to chunks: by name, the starts in one sequence.
@@ -267,6 +278,47 @@ TEST(Attention, WindowsAndCapsKeepTheirPrecisionInEachDtype) {
   });
 }
 
+TEST(Attention, HasSinks) {
+  for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
+    for (const int64_t window : {0, 1, 5, 13}) {
+      for (const int64_t num_kv_heads : {4, 1}) {
+        for (const Documents& documents : {Documents{}, Documents{{5}, {}}}) {
+          SCOPED_TRACE(::testing::Message() << "window " << window << " KV heads " << num_kv_heads);
+          Case c{
+              .algorithm = algorithm, .kind = kind, .num_kv_heads = num_kv_heads, .batch = 2, .documents = documents};
+          c.window = window, c.sinks = true;
+          expect_definition(c);
+        }
+      }
+    }
+    for (const Precision& precision : {Precision{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}}) {
+      SCOPED_TRACE(precision.dtype);
+      Case c{.algorithm = algorithm, .kind = kind, .batch = 2, .precision = precision, .window = 5};
+      c.sinks = true;
+      expect_definition(c);
+      c.softcap = 0.7;
+      expect_definition(c);
+    }
+  });
+}
+
+TEST(Attention, FrozenSinksCountToo) {
+  for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
+    const SequenceLayout layout = layout_of(kind);
+    const at::Tensor sinks = random_tensor({4}, 3);
+    std::vector<at::Tensor> gradients;
+    for (const bool frozen : {false, true}) {
+      AttentionRule rule{kScale};
+      rule.sinks = sinks.clone().set_requires_grad(!frozen);
+      const at::Tensor local = layout.take(random_tensor({2, sequence_length(), 8, kHeadDim}, 1), 1).clone();
+      run(split_heads(local.set_requires_grad(true), 4, 2), layout, algorithm, rule).pow(2).sum().backward();
+      gradients.push_back(local.grad());
+      EXPECT_EQ(rule.sinks.grad().defined(), !frozen);
+    }
+    EXPECT_TRUE(gradients[0].equal(gradients[1]));
+  });
+}
+
 TEST(Attention, TakesGradientsOfAnyStrides) {
   for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
     const SequenceLayout layout = layout_of(kind);
@@ -353,6 +405,9 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   for (const AttentionRule& rule : {AttentionRule{kScale, -1}, AttentionRule{kScale, 0, -1.0}}) {
     EXPECT_THROW(run({q, k, k}, layout, ContextAlgorithm::Ring, rule), std::invalid_argument);
   }
+  AttentionRule two_sinks{kScale};
+  two_sinks.sinks = at::zeros({2});
+  EXPECT_THROW(run({q, k, k}, layout, ContextAlgorithm::Ring, two_sinks), std::invalid_argument);
   EXPECT_NE(refusal(q[0], k, k, layout).find(world().coordinate_text()), std::string::npos);
 }
 

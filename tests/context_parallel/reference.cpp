@@ -24,7 +24,12 @@ at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& k, const at::T
   at::Tensor scores = q.to(at::kDouble).matmul(keys.transpose(2, 3)).mul(rule.scale);
   if (rule.softcap > 0) scores = scores.div(rule.softcap).tanh().mul(rule.softcap);
   const at::Tensor hidden = at::stack(seen).unsqueeze(1).logical_not();
-  return scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()).softmax(-1).matmul(values);
+  scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  if (rule.sinks.defined()) {
+    const at::Tensor sinks = rule.sinks.to(at::kDouble).view({1, -1, 1, 1}).expand({batch, -1, length, 1});
+    scores = at::cat({scores, sinks}, 3);
+  }
+  return scores.softmax(-1).narrow(3, 0, length).matmul(values);
 }
 
 at::Tensor visible(const std::vector<int64_t>& starts, int64_t sequence_length, int64_t window) {

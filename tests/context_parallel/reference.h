@@ -23,7 +23,7 @@ at::Tensor document_ids(const std::vector<int64_t>& starts, int64_t sequence_len
 
 /// Computes attention by its definition: all scores of a complete sequence in fp64, a mask, a softmax. q [B, H, S, D],
 /// k and v [B, K, S, D] -> [B, H, S, D]; differentiable. Empty `documents`: each sequence is one document. A rule's
-/// window and softcap are a further mask and the function of all scores.
+/// window and softcap are a further mask and the function of all scores, its sinks a further column of scores.
 at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Documents& documents,
                            const AttentionRule& rule);
 

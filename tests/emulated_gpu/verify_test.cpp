@@ -60,6 +60,16 @@ TEST_F(VerifyOnGpu, ExpertsOverRanks) {
   expect_equal(4, 4, arguments);
 }
 
+TEST_F(VerifyOnGpu, SinksAndBiasesOfExperts) {
+  Words arguments = {"--mesh", "tp=2,cp=2,ep=4", "--precision", "fp32"};
+  for (const char* setting :
+       {"model.family=gpt_oss", "model.num_experts=4", "model.num_experts_per_tok=2", "model.sliding_window=5",
+        "model.num_hidden_layers=2", "model.layer_types=[sliding_attention, full_attention]", "data.documents=0"}) {
+    arguments.insert(arguments.end(), {"--set", setting});
+  }
+  expect_equal(4, 4, arguments);
+}
+
 TEST_F(VerifyOnGpu, HybridShardsOnOneGpu) {
   expect_equal(2, 1,
                {"--mesh", "dp=2", "--precision", "bf16_mixed", "--set", "parallel.fsdp.mode=hybrid_shard", "--set",

@@ -34,14 +34,19 @@ int64_t flash_calls(const WindowCase& c) {
   const at::Tensor grad = random_tensor({2, kWindowLength, kWindowHeads, kWindowDim}, 2, c.precision.dtype);
   const at::Tensor full = fused.to(at::kDouble).set_requires_grad(true);
   const Heads heads = split_heads(full, kWindowHeads, kWindowKvHeads);
-  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, c.rule).transpose(1, 2);
+  AttentionRule rule = c.rule, local_rule = c.rule;
+  if (rule.sinks.defined()) {
+    rule.sinks = rule.sinks.to(c.precision.dtype).to(at::kDouble).set_requires_grad(true);
+    local_rule.sinks = c.rule.sinks.to(c.precision.dtype).to(gpu()).detach().set_requires_grad(true);
+  }
+  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, rule).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
   const at::Tensor local = layout.take(fused, 1).to(gpu()).detach().set_requires_grad(true);
   const Heads parts = split_heads(local, kWindowHeads, kWindowKvHeads);
   if (!c.documents.empty()) layout = layout.with_documents(c.documents);
   const KernelCounter calls;
-  const at::Tensor found = attention(parts.q, parts.k, parts.v, layout, group, c.algorithm, c.rule).transpose(1, 2);
+  const at::Tensor found = attention(parts.q, parts.k, parts.v, layout, group, c.algorithm, local_rule).transpose(1, 2);
   const int64_t flash = calls.count("_flash_attention_forward");
   found.backward(layout.take(grad, 1).to(gpu()));
   EXPECT_EQ(calls.cudnn(), 0);
@@ -52,6 +57,12 @@ int64_t flash_calls(const WindowCase& c) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     EXPECT_LE(error_of(have[i], want[i]), c.precision.tolerance) << "gradient of "
                                                                  << "qkv"[i];
+  }
+  if (rule.sinks.defined()) {
+    at::Tensor sum = local_rule.sinks.grad().cpu().to(at::kDouble);
+    world().all_reduce(sum).wait();
+    // Terms of both signs, from outputs that are rounded.
+    EXPECT_LE(error_of(sum, rule.sinks.grad()), 2 * c.precision.tolerance) << "gradient of sinks";
   }
   return flash;
 }
@@ -89,6 +100,15 @@ TEST(PackedAttention, OtherKernelsTakeTiles) {
   for_all_windows([](ContextAlgorithm algorithm, SequenceLayout::Kind kind, int64_t window) {
     EXPECT_EQ(flash_calls({algorithm, kind, kNone, {0.35, window}, {at::kFloat, 1e-5}}), 0);
     EXPECT_EQ(flash_calls({algorithm, kind, kDivided, {0.35, window}, {at::kFloat, 1e-5}}), 0);
+  });
+}
+
+TEST(PackedAttention, HasSinks) {
+  for_all_windows([](ContextAlgorithm algorithm, SequenceLayout::Kind kind, int64_t window) {
+    AttentionRule rule{0.35, window};
+    rule.sinks = random_tensor({kWindowHeads}, 3).mul(2);
+    flash_calls({algorithm, kind, kDivided, rule, {at::kHalf, 2e-3}});
+    flash_calls({algorithm, kind, kNone, rule, {at::kFloat, 1e-5}});
   });
 }
 

@@ -48,8 +48,8 @@ class Pairs {
 
 const std::vector<std::vector<std::string>> kFamilyThirds = {
     {"llama", "mistral", "granite", "smollm3"}, {"qwen2", "phi3", "gemma2"}, {"qwen3", "olmo2", "gemma3_text"}};
-const std::vector<std::string> kMixtures = {"mixtral",    "qwen2_moe",        "qwen3_moe", "olmoe",
-                                            "granitemoe", "granitemoeshared", "dots1",     "glm4_moe"};
+const std::vector<std::string> kMixtures = {"mixtral",          "qwen2_moe", "qwen3_moe", "olmoe",  "granitemoe",
+                                            "granitemoeshared", "dots1",     "glm4_moe",  "gpt_oss"};
 const std::vector<std::string> kAlgorithms = {"ring", "all_gather", "ulysses"};
 const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
 const std::vector<std::string> kIgnored = {"none", "uneven"};
@@ -311,6 +311,12 @@ void choose_pieces(ModelShape& shape) {
     shape.partial_rotary_factor = 0.5;
     shape.use_qk_norm = true;
     shape.qkv_bias = true;
+  }
+  if (family == "gpt_oss") {
+    shape.sliding_window = 9;
+    shape.layer_types = alternating<std::string>("sliding_attention", "full_attention", shape.num_hidden_layers);
+    shape.qkv_bias = shape.output_bias = true;
+    shape.experts.swiglu_limit = 0.5;
   }
   if (is_mixture(family)) choose_experts(shape);
   if (family.starts_with("granite")) {

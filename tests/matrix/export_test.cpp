@@ -111,7 +111,8 @@ TEST(ExportOfStages, HasTheAdaptersOfAllStages) {
 
 INSTANTIATE_TEST_SUITE_P(All, Export,
                          ::testing::Combine(::testing::Values("llama", "qwen2", "qwen3", "phi3", "olmo2", "gemma3_text",
-                                                              "mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe"),
+                                                              "mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe",
+                                                              "gpt_oss"),
                                             ::testing::Bool()));
 
 }  // namespace

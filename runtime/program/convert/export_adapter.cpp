@@ -48,7 +48,7 @@ std::vector<std::string> trained_modules(const Recipe& recipe) {
     }
     if (adapted.contains(module)) refuse_trained(tensor.name, "its layer has an adapter");
     const std::vector<FolderTensor> stored = folder_parts(shape, tensor.name, tensor.shape);
-    if (stored.size() > 1 || tensor.name.ends_with(kRouter)) refuse_trained(tensor.name, "it belongs to experts");
+    if (of_experts(tensor.name)) refuse_trained(tensor.name, "it belongs to experts");
     if (stored.front().name != tensor.name) {
       refuse_trained(tensor.name, "transformers has it in one module with other layers");
     }

@@ -83,7 +83,7 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
 at::Tensor read_parameter(const SafetensorsFolder& source, const ModelShape& shape, const TensorEntry& parameter,
                           const Box& box) {
   const std::vector<FolderTensor> parts = folder_parts(shape, parameter.name, parameter.shape);
-  if (parts.size() == 1) return source.read(parts[0].name, parts[0].within(box)).contiguous();
+  if (parts.size() == 1) return parts[0].turned(source.read(parts[0].name, parts[0].within(box))).contiguous();
   at::Tensor values = at::empty(parameter.shape, parameter.dtype);
   read_parts(source, parts, box, values);
   return values;

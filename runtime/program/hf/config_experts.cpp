@@ -85,6 +85,10 @@ void read_experts(ConfigReader& config, ModelShape& shape) {
     }
   }
   if (family.chooses_groups) read_groups(config, experts);
+  if (family.clamps) {
+    experts.swiglu_alpha = config.number_or("swiglu_alpha", experts.swiglu_alpha);
+    experts.swiglu_limit = config.number_or("swiglu_limit", experts.swiglu_limit);
+  }
   if (static_cast<int64_t>(experts.mlp_only_layers.size()) == shape.num_hidden_layers) {
     config.fail(family.chooses_first_dense ? "first_k_dense_replace" : "mlp_only_layers",
                 family.chooses_first_dense ? "leaves no layer with experts"
@@ -141,6 +145,10 @@ void write_experts(nlohmann::ordered_json& config, const ModelShape& shape) {
     config["n_group"] = experts.n_group;
     config["topk_group"] = experts.topk_group;
     config["routed_scaling_factor"] = experts.routed_scaling_factor;
+  }
+  if (family.clamps) {
+    config["swiglu_alpha"] = experts.swiglu_alpha;
+    config["swiglu_limit"] = experts.swiglu_limit;
   }
   if (family.chooses_first_dense) config["first_k_dense_replace"] = experts.mlp_only_layers.size();
   if (!family.chooses_dense_layers) return;

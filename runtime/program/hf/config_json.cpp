@@ -11,6 +11,7 @@
 #include "runtime/program/hf/config_reader.h"
 #include "runtime/program/hf/config_rope.h"
 #include "runtime/training/model/families.h"
+#include "runtime/training/model/folder_tensors.h"
 
 namespace meshtrain {
 namespace {
@@ -18,14 +19,15 @@ namespace {
 using nlohmann::json;
 
 // Keys that say nothing about the arithmetic of training.
-constexpr std::array<std::string_view, 74> kHarmless = {
+constexpr std::array<std::string_view, 76> kHarmless = {
     // about the file
     "_name_or_path", "_commit_hash", "architectures", "transformers_version", "torch_dtype", "dtype", "is_llama_config",
     "transformers.js_config", "unsloth_fixed", "unsloth_version", "tokenizer_class", "prefix", "task_specific_params",
     "problem_type", "finetuning_task", "id2label", "label2id", "num_labels",
-    "pretraining_tp",                              // pretraining_tp splits products, which changes rounding alone
-    "dual_chunk_attention_config",                 // other programs read it; transformers computes plain attention
-    "num_nextn_predict_layers", "num_mtp_layers",  // layers behind the model, which transformers does not train
+    "pretraining_tp",                               // pretraining_tp splits products, which changes rounding alone
+    "dual_chunk_attention_config",                  // other programs read it; transformers computes plain attention
+    "num_nextn_predict_layers", "num_mtp_layers",   // layers behind the model, which transformers does not train
+    "experts_per_token", "initial_context_length",  // in folders of gpt-oss, for other programs
     "sliding_window_size",  // in some folders of Gemma 2, beside sliding_window, which alone counts
     // about tokens
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
@@ -77,6 +79,14 @@ void check_auto_map(ConfigReader& config, const Family& family) {
   const bool is_known = map.is_object() && model != map.end() && model->is_string() &&
                         model->get<std::string>().ends_with("." + family.architecture);
   if (!is_known) config.fail("auto_map", "(" + shown(map) + ") names code in the folder, which is not run");
+}
+
+// Refuses the format of gpt-oss's published folders. transformers reads it, and writes the weights in bf16.
+void check_quantization(ConfigReader& config) {
+  if (!config.has("quantization_config")) return;
+  const json& quantization = config.value("quantization_config");
+  if (!quantization.is_object() || quantization.value("quant_method", json()) != "mxfp4") return;
+  config.fail("quantization_config", "has quant_method mxfp4: " + std::string(kMxfp4Advice));
 }
 
 // Checks the keys that leave the numbers unchanged at one value, and change them at others.
@@ -172,6 +182,7 @@ ModelShape read_config_json(const std::filesystem::path& file) {
   read_padding(config, shape);
   check_activation(config, family);
   check_auto_map(config, family);
+  check_quantization(config);
   check_fixed_values(config);
   for (const std::string_view key : kHarmless) config.ignore(std::string(key));
   config.refuse_others();

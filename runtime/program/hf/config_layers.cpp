@@ -19,7 +19,7 @@ constexpr const char* kSliding = "sliding_attention";
 void read_biases(ConfigReader& config, ModelShape& shape) {
   const Family& family = family_of(shape);
   if (family.chooses_attention_bias) {
-    shape.qkv_bias = config.boolean_or("attention_bias", false);
+    shape.qkv_bias = config.boolean_or("attention_bias", family.attention_bias);
     shape.output_bias = shape.qkv_bias && family.biases_output;
   } else if (config.boolean_or("attention_bias", false)) {
     config.fail("attention_bias", "is true, which a " + shape.family + " does not have");

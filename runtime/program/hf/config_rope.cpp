@@ -137,7 +137,10 @@ void read_rope(ConfigReader& config, ModelShape& shape) {
   config.ignore("rope_parameters");
   config.ignore("rope_scaling");
   const bool version5 = config.has("rope_parameters");
-  if (!version5 && !config.has("rope_scaling")) return;
+  if (!version5 && !config.has("rope_scaling")) {
+    shape.rope_scaling = family.rope_scaling;
+    return;
+  }
   if (version5 && config.has("rope_scaling") && config.value("rope_parameters") != config.value("rope_scaling")) {
     config.fail("rope_scaling", "and rope_parameters are both given and differ");
   }
@@ -210,6 +213,7 @@ void write_rope(nlohmann::ordered_json& config, const ModelShape& shape) {
         is_scaled ? shape.rope_scaling->original_max_position_embeddings : shape.max_position_embeddings;
   }
   config["rope_scaling"] = nullptr;
+  if (family.rope_scaling) config["rope_scaling"] = {{"rope_type", "default"}};
   if (shape.rope_scaling) config["rope_scaling"] = scaling_keys(*shape.rope_scaling);
 }
 

@@ -79,7 +79,7 @@ void FolderWriter::write(const std::string& name, const at::Tensor& tensor) {
   for (const FolderTensor& stored : folder_parts(shape_, name, tensor.sizes().vec())) {
     const at::Tensor values = part(tensor, stored.part);
     if (values.numel() == c10::multiply_integers(stored.shape)) {
-      write_stored(stored.name, values.reshape(stored.shape));
+      write_stored(stored.name, stored.turned(values).reshape(stored.shape));
     } else {
       write_rows(name, stored, values);
     }

@@ -110,6 +110,9 @@ void expert_fields(Archive& archive, ModelShape& shape) {
   archive.field("n_group", experts.n_group, {.least = 1, .most = kMaxSize, .refused = no_groups});
   archive.field("topk_group", experts.topk_group, {.least = 1, .most = kMaxSize, .refused = no_groups});
   archive.field("routed_scaling_factor", experts.routed_scaling_factor, {.above = 0, .refused = no_groups});
+  const Rule clamp = {.above = 0, .refused = size_if(family.clamps).refused};
+  archive.field("swiglu_alpha", experts.swiglu_alpha, clamp);
+  archive.field("swiglu_limit", experts.swiglu_limit, clamp);
 }
 
 template <class Archive>

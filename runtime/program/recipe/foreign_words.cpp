@@ -342,7 +342,7 @@ const std::vector<std::pair<std::string, Words>> kSentences = {
     {"an expert is on one rank: tp does not cut it, ep of parallel.mesh takes its ranks instead",
      {"etp", "expert_tensor_parallel_size", "expert_tensor_parallel_degree"}},
     {"the mixtures of experts are in docs/models.md: mixtral, qwen2_moe, qwen3_moe and others",
-     {"moe", "family=deepseek_v3", "family=llama4", "family=gpt_oss"}},
+     {"moe", "family=deepseek_v3", "family=llama4"}},
     {"experts need no option: each computes the tokens that have it", {"moe_grouped_gemm"}},
     {"there is no balancing loss (docs/models.md)", {"router_aux_loss_coef", "moe_aux_loss_coeff", "moe_z_loss_coeff"}},
     {"it is parallel.fsdp.mode: shard_optimizer", {"use_distributed_optimizer"}},

@@ -93,8 +93,7 @@ std::vector<std::string> adaptable_layers(const std::vector<std::string>& names)
 /// Returns true when an adapter's target names experts or their router, which may have no adapters.
 bool names_experts(const std::string& target, const std::vector<std::string>& names) {
   return std::ranges::any_of(names, [&](const std::string& name) {
-    const bool is_expert = name.ends_with(kExpertsGateUp) || name.ends_with(kExpertsDown);
-    if (!is_expert && !name.ends_with(kRouter)) return false;
+    if (!of_experts(name)) return false;
     constexpr std::array kLayers = {"gate_proj", "up_proj", "down_proj", "gate_up_proj", "gate", "experts"};
     return std::ranges::find(kLayers, target) != kLayers.end() || matches(target, name) ||
            matches(target, name.substr(0, name.rfind('.')));

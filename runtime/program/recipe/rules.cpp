@@ -133,6 +133,7 @@ void begin_family(const Reader& reader, ModelShape& shape) {
   shape.attn_logit_softcapping = family.attn_logit_softcapping;
   shape.final_logit_softcapping = family.final_logit_softcapping;
   shape.experts.norm_topk_prob = family.experts.normalises;
+  shape.qkv_bias = family.attention_bias;
 }
 
 void finish_model(Reader& reader, ModelRecipe& model) {

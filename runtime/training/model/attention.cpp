@@ -27,6 +27,10 @@ Attention::Attention(int64_t layer, const std::string& name, const ModelShape& s
       is_locally_rotary_(is_locally_rotary(shape, layer)),
       rule_{attention_scale(shape), window_of(shape, layer), shape.attn_logit_softcapping} {
   const Family& family = family_of(shape);
+  if (family.has_sinks) {
+    sinks_ = sharded_parameter(name + ".sinks", {shape.num_attention_heads}, 0, parallelism.tensor.group,
+                               {Initializer::Kind::Normal, shape.initializer_range}, options);
+  }
   const QueryKeyNorm norms = query_key_norm(shape);
   if (norms == QueryKeyNorm::EachHead) {
     const std::string partial_over = parallelism.tensor.heads_partial_over();
@@ -73,14 +77,17 @@ const Rotary* Attention::rotary_of(const Sequence& sequence) const {
 
 at::Tensor Attention::mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const Sequence& sequence) const {
-  if (sequence.cache != nullptr) return sequence.cache->attend(layer_, q, k, v, rule_);
-  return attention(q, k, v, sequence.layout, parallelism_.context, parallelism_.context_algorithm, rule_);
+  AttentionRule rule = rule_;
+  if (sinks_) rule.sinks = sinks_->tensor;
+  if (sequence.cache != nullptr) return sequence.cache->attend(layer_, q, k, v, rule);
+  return attention(q, k, v, sequence.layout, parallelism_.context, parallelism_.context_algorithm, rule);
 }
 
 std::vector<Parameter*> Attention::parameters() {
   std::vector<Parameter*> all = query_key_value_.parameters();
   if (query_norm_) all.insert(all.end(), {query_norm_->weight(), key_norm_->weight()});
   if (all_queries_norm_) all.insert(all.end(), {all_queries_norm_->weight(), all_keys_norm_->weight()});
+  if (sinks_) all.push_back(&*sinks_);
   for (Parameter* parameter : output_.parameters()) all.push_back(parameter);
   return all;
 }

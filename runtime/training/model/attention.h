@@ -37,8 +37,9 @@ class Attention {
   RowParallelLinear output_;
   std::optional<RmsNorm> query_norm_, key_norm_;               // of each head
   std::optional<HeadsNorm> all_queries_norm_, all_keys_norm_;  // of all heads
+  std::optional<Parameter> sinks_;                             // [num_heads_]
   bool is_rotary_, is_locally_rotary_;
-  AttentionRule rule_;
+  AttentionRule rule_;  // without the sinks, whose tensor may be bound to other memory
 };
 
 }  // namespace meshtrain

@@ -15,6 +15,8 @@ struct ExpertsShape {
   int64_t n_group = 1;                          ///< experts are in so many groups of equal size, side by side
   int64_t topk_group = 1;                       ///< groups from which the experts of a token are chosen
   double routed_scaling_factor = 1;             ///< of the weights of a token's experts
+  double swiglu_alpha = 1.702;                  ///< gpt-oss: factor of the gate in the sigmoid
+  double swiglu_limit = 7;                      ///< gpt-oss: bound of gate (above) and up (on both sides)
   bool norm_topk_prob = false;                  ///< the weights of a token's experts are divided by their sum
   std::vector<int64_t> mlp_only_layers;         ///< layers with a feed-forward layer instead of experts, ascending
   /// The coefficient of transformers' balancing loss in training; does not change the model (train.experts). 0: without

@@ -32,6 +32,15 @@ FamilyExperts glm_experts() {
   return experts;
 }
 
+RopeScaling gpt_oss_scaling() {
+  RopeScaling scaling;
+  scaling.type = "yarn";
+  scaling.factor = 32;
+  scaling.original_max_position_embeddings = 4096;
+  scaling.truncate = false;
+  return scaling;
+}
+
 }  // namespace
 
 const std::vector<Family>& families() {
@@ -140,7 +149,7 @@ const std::vector<Family>& families() {
       {.name = "mixtral",
        .architecture = "MixtralForCausalLM",
        .experts = {.number_key = "num_local_experts",
-                   .tensors = {.router = ".block_sparse_moe.gate.weight",
+                   .tensors = {.router = ".block_sparse_moe.gate",
                                .gate = ".block_sparse_moe.experts.%.w1.weight",
                                .up = ".block_sparse_moe.experts.%.w3.weight",
                                .down = ".block_sparse_moe.experts.%.w2.weight"},
@@ -192,7 +201,7 @@ const std::vector<Family>& families() {
       {.name = "granitemoe",
        .architecture = "GraniteMoeForCausalLM",
        .experts = {.number_key = "num_local_experts",
-                   .tensors = {.router = ".block_sparse_moe.router.layer.weight",
+                   .tensors = {.router = ".block_sparse_moe.router.layer",
                                .all_gate_up = ".block_sparse_moe.input_linear.weight",
                                .all_down = ".block_sparse_moe.output_linear.weight"},
                    .score = RouterScore::SoftmaxOfChosen},
@@ -202,7 +211,7 @@ const std::vector<Family>& families() {
       {.name = "granitemoeshared",
        .architecture = "GraniteMoeSharedForCausalLM",
        .experts = {.number_key = "num_local_experts",
-                   .tensors = {.router = ".block_sparse_moe.router.layer.weight",
+                   .tensors = {.router = ".block_sparse_moe.router.layer",
                                .all_gate_up = ".block_sparse_moe.input_linear.weight",
                                .all_down = ".block_sparse_moe.output_linear.weight"},
                    .score = RouterScore::SoftmaxOfChosen,
@@ -230,6 +239,28 @@ const std::vector<Family>& families() {
        .chooses_rotary_part = true,
        .rms_norm_eps = 1e-5,
        .partial_rotary_factor = 0.5},
+      {.name = "gpt_oss",
+       .architecture = "GptOssForCausalLM",
+       .norm_weight = NormWeight::Wide,
+       .has_sinks = true,
+       .experts = {.number_key = "num_local_experts",
+                   .tensors = {.router = ".mlp.router",
+                               .all_gate_up = ".mlp.experts.gate_up_proj",
+                               .all_down = ".mlp.experts.down_proj",
+                               .transposed = true},
+                   .score = RouterScore::SoftmaxOfChosen,
+                   .has_biases = true,
+                   .clamps = true},
+       .chooses_attention_bias = true,
+       .chooses_window = true,
+       .chooses_layer_types = true,
+       .attention_bias = true,
+       .head_dim = 64,
+       .rms_norm_eps = 1e-5,
+       .rope_theta = 150000,
+       .rope_scaling = gpt_oss_scaling(),
+       .sliding_window = 128,
+       .sliding_pattern = 2},
   };
   return all;
 }

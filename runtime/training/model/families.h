@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Family {
   QueryKeyNorm qk_norm = QueryKeyNorm::None;
   Activation activation = Activation::Silu;
   bool qkv_bias = false;           ///< q, k and v always have biases
+  bool has_sinks = false;          ///< each query head has a sink (context_parallel/sinks.h)
   bool scales_embedding = false;   ///< embeddings are multiplied by sqrt(hidden_size), rounded to their dtype
   bool fused_projections = false;  ///< folders have qkv_proj and gate_up_proj instead of their parts
   FamilyExperts experts = {};
@@ -44,6 +46,7 @@ struct Family {
   bool switches_window = false;         ///< sliding_window counts only if use_sliding_window is true
 
   // The values of absent keys, as in transformers; 0: none, unless stated.
+  bool attention_bias = false;
   bool derives_kv_heads = false;  ///< num_key_value_heads: as many as heads; else the key is required
   int64_t head_dim = 0;           ///< 0: hidden_size / num_attention_heads
   int64_t query_pre_attn_scalar = 0;
@@ -51,6 +54,7 @@ struct Family {
   double final_logit_softcapping = 0;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000;
+  std::optional<RopeScaling> rope_scaling = {};  ///< of a config.json alone: recipes have none without the key
   double rope_local_base_freq = 0;
   double partial_rotary_factor = 1;
   int64_t sliding_window = 0;

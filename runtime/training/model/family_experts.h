@@ -9,12 +9,13 @@ namespace meshtrain {
 /// The names by which folders of a family store a layer's experts, after "model.layers.N". `%` stands for the number of
 /// an expert.
 struct ExpertTensors {
-  std::string router = ".mlp.gate.weight";
+  std::string router = ".mlp.gate";  ///< the layer: its tensors are weight and, of some families, bias
   std::string gate = ".mlp.experts.%.gate_proj.weight";
   std::string up = ".mlp.experts.%.up_proj.weight";
   std::string down = ".mlp.experts.%.down_proj.weight";
   /// Not empty: one tensor has gate and up of all experts, another one their down, and the three names do not count.
   std::string all_gate_up = "", all_down = "";
+  bool transposed = false;  ///< those two have the columns of the parameters as rows
 };
 
 /// What the mixtures of a family have in common, and its names and choices in config.json.
@@ -33,6 +34,8 @@ struct FamilyExperts {
   bool counts_shared = false;                 ///< shared_key is a number of experts of moe_intermediate_size
   bool needs_shared = false;                  ///< each model has a shared expert
   bool fuses_shared = false;  ///< folders have it as shared_mlp.input_linear and shared_mlp.output_linear
+  bool has_biases = false;    ///< the router, gate and up, and down have biases
+  bool clamps = false;        ///< swiglu_limit, swiglu_alpha: clamped_activation(), gate and up interleaved
   bool gates_shared = false;  ///< the shared expert's result is multiplied by a sigmoid of a product
 
   // Keys that a model of the family may have.

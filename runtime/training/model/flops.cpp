@@ -21,7 +21,7 @@ std::vector<double> layer_flops(Transformer& model, const ModelShape& shape, int
   bool trains = false;  // a parameter so far: its gradient needs those of what comes after it
   const auto add_product = [&](const Parameter& parameter) {
     auto elements = static_cast<double>(c10::multiply_integers(parameter.global_shape));
-    if (parameter.global_shape.size() > 2) {  // experts, of which a token has some
+    if (parameter.global_shape.size() > 2 || parameter.num_matrices == 0) {  // experts, of which a token has some
       elements *=
           static_cast<double>(shape.experts.num_experts_per_tok) / static_cast<double>(shape.experts.num_experts);
     }

@@ -37,6 +37,7 @@ std::vector<FusedTensor> fused_tensors(const ModelShape& model) {
 }
 
 constexpr std::string_view kPrefix = "model.";
+constexpr std::string_view kRouterLayer = ".mlp.gate.", kExpertsLayer = ".mlp.experts.";
 
 Box complete(const std::vector<int64_t>& shape) {
   return {std::vector<int64_t>(shape.size(), 0), shape};
@@ -53,7 +54,10 @@ std::vector<FolderTensor> parts_of_experts(const ExpertTensors& names, const std
   const bool is_gate_up = name.ends_with(kExpertsGateUp);
   if (!is_gate_up && !name.ends_with(kExpertsDown)) return {};
   if (!names.all_gate_up.empty()) {
-    return {{layer + (is_gate_up ? names.all_gate_up : names.all_down), shape, 0, complete(shape)}};
+    FolderTensor all{layer + (is_gate_up ? names.all_gate_up : names.all_down), shape, 0, complete(shape)};
+    all.transposed = names.transposed;
+    if (all.transposed) std::swap(all.shape[1], all.shape[2]);
+    return {all};
   }
   const std::vector<std::string> of_one = is_gate_up ? std::vector{names.gate, names.up} : std::vector{names.down};
   const int64_t rows = shape[1] / static_cast<int64_t>(of_one.size());
@@ -68,6 +72,10 @@ std::vector<FolderTensor> parts_of_experts(const ExpertTensors& names, const std
 }
 
 }  // namespace
+
+bool of_experts(const std::string& name) {
+  return name.find(kRouterLayer) != std::string::npos || name.find(kExpertsLayer) != std::string::npos;
+}
 
 at::ScalarType dtype_in_folder(const std::string& name, at::ScalarType dtype) {
   return c10::isReducedFloatingType(dtype) && name.ends_with(kSelectionBias) ? at::kFloat : dtype;
@@ -93,6 +101,10 @@ void check_weights(const SafetensorsFolder& weights, const ModelShape& shape) {
                      "\": save the model with its head (AutoModelForCausalLM), or set tie_word_embeddings to true in "
                      "config.json if the embedding is its head");
   }
+  for (const std::string& name : weights.names()) {
+    if (!name.ends_with("_proj_blocks")) continue;
+    throw InputError(folder + ": tensor " + name + " has the name of MXFP4's: " + kMxfp4Advice);
+  }
   for (const TensorEntry& needed : folder_tensors(shape, declared_tensors(shape, at::kFloat))) {
     const TensorEntry& entry = weights.entry(needed.name);
     if (entry.shape == needed.shape) continue;
@@ -108,6 +120,10 @@ Box FolderTensor::within(Box box) const {
     box.size.erase(box.size.begin());
   }
   if (!box.start.empty()) box.start[0] += first_row;
+  if (transposed) {
+    std::swap(box.start.end()[-2], box.start.end()[-1]);
+    std::swap(box.size.end()[-2], box.size.end()[-1]);
+  }
   return box;
 }
 
@@ -117,7 +133,10 @@ std::vector<FolderTensor> folder_parts(const ModelShape& model, const std::strin
     const std::string layer = name.substr(0, name.find(".mlp."));
     std::vector<FolderTensor> parts = parts_of_experts(experts.tensors, layer, name, shape);
     if (!parts.empty()) return parts;
-    if (name.ends_with(kRouter)) return {{layer + experts.tensors.router, shape, 0, complete(shape)}};
+    for (const char* of : {"weight", "bias"}) {
+      if (!name.ends_with(std::string(kRouterLayer) + of)) continue;
+      return {{layer + experts.tensors.router + "." + of, shape, 0, complete(shape)}};
+    }
   }
   for (const FusedTensor& fused : fused_tensors(model)) {
     int64_t rows = 0;
@@ -150,7 +169,7 @@ void read_parts(const SafetensorsFolder& weights, const std::vector<FolderTensor
     if (!shared) continue;
     Box own = *shared;
     for (size_t dim = 0; dim < own.start.size(); ++dim) own.start[dim] -= box.start[dim];
-    part(values, own).copy_(weights.read(stored.name, stored.within(*shared)).view(own.size));
+    part(values, own).copy_(stored.turned(weights.read(stored.name, stored.within(*shared))).reshape(own.size));
   }
 }
 

@@ -13,11 +13,19 @@ namespace meshtrain {
 
 inline constexpr const char* kEmbedding = "model.embed_tokens.weight";
 inline constexpr const char* kHead = "lm_head.weight";
-/// The ends of the names of a layer's router and of its experts' parameters.
-inline constexpr const char* kRouter = ".mlp.gate.weight";
+/// The ends of the names of a layer's selection bias and of its experts' weights.
 inline constexpr const char* kSelectionBias = ".gate.e_score_correction_bias";
 inline constexpr const char* kExpertsGateUp = ".mlp.experts.gate_up_proj";
 inline constexpr const char* kExpertsDown = ".mlp.experts.down_proj";
+
+/// What to do with weights in MXFP4, the format of gpt-oss's published folders: the end of a message.
+inline constexpr const char* kMxfp4Advice =
+    "weights in blocks of 4 bits are not read: load the folder in transformers with "
+    "quantization_config=Mxfp4Config(dequantize=True) and dtype=torch.bfloat16, and save it with "
+    "save_pretrained(FOLDER, save_original_format=False)";
+
+/// Returns true for the parameters of a layer's router and of its experts, which may have no adapters.
+bool of_experts(const std::string& name);
 
 /// Returns the dtype of the tensor `name` in a folder of `dtype`: fp32 for the selection bias of experts in halves.
 at::ScalarType dtype_in_folder(const std::string& name, at::ScalarType dtype);
@@ -36,12 +44,15 @@ void check_weights(const SafetensorsFolder& weights, const ModelShape& shape);
 struct FolderTensor {
   std::string name;
   std::vector<int64_t> shape;
-  int64_t first_row = 0;  ///< of `part` in the tensor
-  Box part = {};          ///< of the parameter
+  int64_t first_row = 0;    ///< of `part` in the tensor
+  Box part = {};            ///< of the parameter
+  bool transposed = false;  ///< the tensor has the last two dims of the parameter in the other order
 
   /// Returns the box of the folder tensor that has the values of `box` of the parameter, which lies in `part`. A tensor
   /// of one expert lacks the first dim.
   Box within(Box box) const;
+  /// Returns values of the tensor in the order of dims of the parameter, or the reverse: a view.
+  at::Tensor turned(const at::Tensor& values) const { return transposed ? values.transpose(-2, -1) : values; }
 };
 
 /// Returns where a folder of this shape's family has the parameter `name` of `shape`: one tensor, but for experts one

@@ -8,6 +8,7 @@
 #include "context_parallel/block_attention.h"
 #include "context_parallel/blocks.h"
 #include "context_parallel/kernel_calls.h"
+#include "context_parallel/sinks.h"
 #include "mesh/device/aten.h"
 
 namespace meshtrain {
@@ -20,7 +21,10 @@ at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Ten
   const int64_t seen = window > 0 ? std::min(window, length) : length;
   const auto last = [&](const at::Tensor& all) { return all.narrow(2, length - seen, seen); };
   const at::Tensor rows = q.reshape({1, kv_heads, q.size(1) / kv_heads, q.size(3)});
-  return attend(rows, last(keys), last(values), Pairs::All, rule).out.to(q.scalar_type()).reshape(q.sizes());
+  const AttentionResult attended = attend(rows, last(keys), last(values), Pairs::All, rule);
+  const at::Tensor out = attended.out.reshape(q.sizes());
+  if (rule.sinks.defined()) add_sinks({out, attended.lse.reshape({1, q.size(1), 1})}, rule.sinks);
+  return out.to(q.scalar_type());
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ class KeyValueCache {
   int64_t capacity() const { return layers_.back().keys.size(2); }
 
   /// Appends the next n positions of `layer` and computes their causal attention to themselves and to all positions
-  /// before, by `rule` (softcap, window). q [1, H, n, D], k and v [1, K, n, D], H a multiple of K -> [1, H, n, D], in
-  /// memory [1, n, H, D]. Not differentiable. Throws std::logic_error beyond the capacity.
+  /// before, by `rule` (softcap, window, sinks). q [1, H, n, D], k and v [1, K, n, D], H a multiple of K -> [1, H, n,
+  /// D], in memory [1, n, H, D]. Not differentiable. Throws std::logic_error beyond the capacity.
   at::Tensor attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     const AttentionRule& rule);
 

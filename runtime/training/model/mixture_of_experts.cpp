@@ -12,9 +12,11 @@
 namespace meshtrain {
 namespace {
 
-/// Returns x [T, M] times the transpose of a weight that every rank holds, for its own rows.
-at::Tensor linear(const at::Tensor& x, const Parameter& weight) {
-  return column_parallel_linear(x, {weight.tensor}, {}, TensorParallel{});
+/// Returns x [T, M] times the transpose of a weight that every rank holds, for its own rows, plus a bias or none.
+at::Tensor linear(const at::Tensor& x, const Parameter& weight, const std::vector<Parameter>& bias = {}) {
+  std::vector<at::Tensor> biases;
+  for (const Parameter& parameter : bias) biases.push_back(parameter.tensor);
+  return column_parallel_linear(x, {weight.tensor}, biases, TensorParallel{});
 }
 
 Router router_of(const ModelShape& shape) {
@@ -29,7 +31,12 @@ Router router_of(const ModelShape& shape) {
           .chosen_groups = shape.experts.topk_group};
 }
 
-GatedActivation activation_of(Activation activation) {
+GatedActivation activation_of(const ModelShape& shape) {
+  const ExpertsShape& experts = shape.experts;
+  if (family_of(shape).experts.clamps) {
+    return clamped_activation(experts.swiglu_alpha, experts.swiglu_limit, GateLayout::Interleaved);
+  }
+  const Activation activation = family_of(shape).activation;
   return {[activation](const at::Tensor& gate_up) { return glu_value(gate_up, activation); },
           [activation](const at::Tensor& grad, const at::Tensor& gate_up) {
             return glu_gradient(grad, gate_up, activation);
@@ -42,7 +49,7 @@ MixtureOfExperts::MixtureOfExperts(int64_t layer, const std::string& name, const
                                    const Parallelism& parallelism, const at::TensorOptions& options)
     : layer_(layer),
       rule_(router_of(shape)),
-      activation_(activation_of(family_of(shape).activation)),
+      activation_(activation_of(shape)),
       ep_(parallelism.experts),
       rows_over_(ep_.size() > 1 && !parallelism.tensor.splits_rows() ? parallelism.tensor.group : Group()) {
   const int64_t E = rule_.num_experts, M = shape.hidden_size, F = expert_features(shape);
@@ -54,18 +61,25 @@ MixtureOfExperts::MixtureOfExperts(int64_t layer, const std::string& name, const
     parameter.written_by_layer = true;
     return parameter;
   };
-  const auto declare_stack = [&](const std::string& of, std::vector<int64_t> extents, int64_t matrices_of_an_expert) {
+  const auto declare_stack = [&](const std::string& of, std::vector<int64_t> extents) {
     Parameter parameter = ep_.size() > 1
                               ? sharded_parameter(name + of, std::move(extents), 0, ep_, initializer, options)
                               : declare(of, std::move(extents), /*own_rows=*/false);
-    parameter.num_matrices = matrices_of_an_expert * parameter.shape[0];
     parameter.written_by_layer = true;
     return parameter;
   };
-  router_ = declare(".gate.weight", {E, M}, sees_own_rows);
-  gate_up_ = declare_stack(".experts.gate_up_proj", {E, 2 * F, M}, 2);
-  down_ = declare_stack(".experts.down_proj", {E, M, F}, 1);
   const FamilyExperts& family = family_of(shape).experts;
+  router_ = declare(".gate.weight", {E, M}, sees_own_rows);
+  gate_up_ = declare_stack(".experts.gate_up_proj", {E, 2 * F, M});
+  gate_up_.num_matrices = (family.clamps ? 1 : 2) * gate_up_.shape[0];
+  down_ = declare_stack(".experts.down_proj", {E, M, F});
+  down_.num_matrices = down_.shape[0];
+  if (family.has_biases) {
+    router_bias_.push_back(declare(".gate.bias", {E}, sees_own_rows));
+    expert_biases_.push_back(declare_stack(".experts.gate_up_proj_bias", {E, 2 * F}));
+    expert_biases_.push_back(declare_stack(".experts.down_proj_bias", {E, M}));
+    for (Parameter& bias : expert_biases_) bias.initializer = {}, bias.num_matrices = 0;
+  }
   const auto dtype = options.dtype().toScalarType();
   router_.written_by_layer = !(family.wide_logits && c10::isReducedFloatingType(dtype));
   if (family.has_selection_bias) {
@@ -86,7 +100,7 @@ at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const 
 }
 
 at::Tensor MixtureOfExperts::logits_of(const at::Tensor& x) const {
-  if (router_.written_by_layer) return linear(x, router_);
+  if (router_.written_by_layer) return linear(x, router_, router_bias_);
   return at::linear(x.to(at::kFloat), router_.tensor.to(at::kFloat));
 }
 
@@ -99,7 +113,11 @@ at::Tensor MixtureOfExperts::compute_experts(const at::Tensor& x, bool recompute
                                              const std::shared_ptr<RouterPass>& pass) const {
   const auto [choices, weights] = choose(x, pass);
   const ExpertRows rows = sort_by_expert(choices, rule_.num_experts);
-  const ExpertWeights experts = {gate_up_.tensor, down_.tensor, {}, {}};
+  ExpertWeights experts = {gate_up_.tensor, down_.tensor, {}, {}};
+  if (!expert_biases_.empty()) {
+    experts.gate_up_bias = expert_biases_[0].tensor;
+    experts.down_bias = expert_biases_[1].tensor;
+  }
   if (ep_.size() == 1) return mixture(x, weights, rows, experts, activation_, recompute);
   return mixture_over_ranks(x, weights, rows, experts, activation_, recompute, ep_, with_experts_);
 }
@@ -111,18 +129,26 @@ at::Tensor MixtureOfExperts::compute_shared(const LayerInput& x, bool recompute,
 
 std::vector<Parameter*> MixtureOfExperts::parameters() {
   std::vector<Parameter*> all = {&router_};
+  for (Parameter& bias : router_bias_) all.push_back(&bias);
   if (selection_bias_) all.push_back(&*selection_bias_);
   if (shared_) {
     for (Parameter* parameter : shared_->parameters()) all.push_back(parameter);
   }
   if (shared_gate_) all.push_back(&*shared_gate_);
-  if (ep_.size() == 1) all.insert(all.end(), {&gate_up_, &down_});
+  if (ep_.size() == 1) {
+    for (Parameter* parameter : experts()) all.push_back(parameter);
+  }
+  return all;
+}
+
+std::vector<Parameter*> MixtureOfExperts::experts() {
+  std::vector<Parameter*> all = {&gate_up_, &down_};
+  for (Parameter& bias : expert_biases_) all.push_back(&bias);
   return all;
 }
 
 std::vector<Parameter*> MixtureOfExperts::cut_experts() {
-  if (ep_.size() == 1) return {};
-  return {&gate_up_, &down_};
+  return ep_.size() == 1 ? std::vector<Parameter*>() : experts();
 }
 
 }  // namespace meshtrain

@@ -22,10 +22,11 @@ namespace meshtrain {
 class MixtureOfExperts {
  public:
   /// Declares the parameters of the layer `name`, "model.layers.0.mlp", without storage:
-  ///   <name>.gate.weight             [E, M]      the router
+  ///   <name>.gate.weight             [E, M]      the router; <name>.gate.bias [E] where the family has biases
   ///   <name>.gate.e_score_correction_bias  [E]   b, frozen, fp32 for halves
-  ///   <name>.experts.gate_up_proj    [E, 2F, M]  of each expert gate above up
+  ///   <name>.experts.gate_up_proj    [E, 2F, M]  of each expert gate above up, or their rows in turns (gpt-oss)
   ///   <name>.experts.down_proj       [E, M, F]
+  ///   <name>.experts.gate_up_proj_bias [E, 2F], <name>.experts.down_proj_bias [E, M] where the family has biases
   ///   <name>.shared_expert...        a FeedForward; the family has its name
   ///   <name>.shared_expert_gate.weight  [1, M]   v
   /// `layer`: the index of its block.
@@ -44,6 +45,7 @@ class MixtureOfExperts {
 
  private:
   at::Tensor logits_of(const at::Tensor& x) const;
+  std::vector<Parameter*> experts();
   /// Chooses the experts of x [T, M].
   Routing choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const;
   /// Computes the experts of x [T, M], this rank's rows.
@@ -56,6 +58,8 @@ class MixtureOfExperts {
   Group ep_, rows_over_;  // rows_over_: tp where this layer cuts the rows itself
   WithExperts with_experts_ = [](const std::function<at::Tensor()>& compute) { return compute(); };
   Parameter router_, gate_up_, down_;
+  std::vector<Parameter> router_bias_;    // one or none
+  std::vector<Parameter> expert_biases_;  // of gate_up_ and down_, or none
   std::optional<Parameter> selection_bias_;
   std::optional<FeedForward> shared_;
   std::optional<Parameter> shared_gate_;

@@ -8,7 +8,7 @@
 namespace meshtrain {
 
 UpdateRule rule_of(const Parameter& parameter, const OptimizerOptions& options) {
-  const bool is_matrix = parameter.global_shape.size() > 1;
+  const bool is_matrix = parameter.global_shape.size() > 1 && parameter.num_matrices > 0;
   const bool muon = options.name == "muon";
   UpdateRule rule;
   const auto group = std::find_if(options.groups.begin(), options.groups.end(),

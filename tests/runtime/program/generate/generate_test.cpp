@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(All, Generate,
                                            "llama_bias", "mistral", "qwen2", "qwen3", "smollm3", "granite", "phi3",
                                            "olmo2", "mistral_window", "qwen2_window", "gemma2", "gemma3", "mixtral",
                                            "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "dots1",
-                                           "glm4_moe"));
+                                           "glm4_moe", "gpt_oss"));
 
 TEST(GenerateOne, APromptInPiecesOfAnySizeIsTheSame) {
   Loaded loaded("qwen3", at::kDouble);

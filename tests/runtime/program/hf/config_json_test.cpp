@@ -512,7 +512,7 @@ TEST_F(ConfigJson, WritesWhatItReadsOfEveryFamily) {
 
 TEST_F(ConfigJson, WritesWhatItReadsOfExperts) {
   for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared",
-                           "mixtral_balanced", "dots1", "glm4_moe"}) {
+                           "mixtral_balanced", "dots1", "glm4_moe", "gpt_oss"}) {
     const std::string file = testing::source_folder() + "/tests/fixtures/" + name + "/config.json";
     const ModelShape shape = read_config_json(file);
     const std::string written = write_config_json(shape, "float32");
@@ -522,10 +522,10 @@ TEST_F(ConfigJson, WritesWhatItReadsOfExperts) {
     for (const auto& [key, value] : after.items()) {
       EXPECT_TRUE(!before.contains(key) || before[key].is_null() || value == before[key]) << name << " " << key;
     }
-    for (const char* key :
-         {"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size",
-          "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step", "n_routed_experts", "n_shared_experts",
-          "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor", "use_qk_norm"}) {
+    for (const char* key : {"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
+                            "shared_intermediate_size", "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step",
+                            "n_routed_experts", "n_shared_experts", "first_k_dense_replace", "n_group", "topk_group",
+                            "routed_scaling_factor", "use_qk_norm", "swiglu_alpha", "swiglu_limit"}) {
       EXPECT_EQ(after.contains(key), before.contains(key)) << name << " " << key;
     }
   }
@@ -570,6 +570,41 @@ TEST_F(ConfigJson, ReadsTheExpertsOfDeepSeeksRouter) {
   other = shape;
   other.experts.shared_expert_intermediate_size = 13;
   EXPECT_THROW(write_config_json(other, "float32"), InputError);
+}
+
+TEST_F(ConfigJson, ReadsGptOss) {
+  json config = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/gpt_oss/config.json"));
+  const ModelShape shape = read(config.dump());
+  EXPECT_TRUE(shape.qkv_bias && shape.output_bias);
+  EXPECT_EQ(shape.experts.swiglu_alpha, 1.3);
+  EXPECT_EQ(shape.experts.swiglu_limit, 0.8);
+  EXPECT_FALSE(shape.rope_scaling->truncate);
+  // Keys of the published folders that concern other programs, and the values of absent ones.
+  config.update({{"experts_per_token", 4}, {"initial_context_length", 4096}, {"num_hidden_layers", 3}});
+  for (const char* key : {"attention_bias", "swiglu_alpha", "swiglu_limit", "rope_parameters", "layer_types",
+                          "sliding_window", "head_dim", "rms_norm_eps", "tie_word_embeddings"}) {
+    config.erase(key);
+  }
+  const ModelShape absent = read(config.dump());
+  EXPECT_TRUE(absent.qkv_bias && absent.output_bias);
+  EXPECT_EQ(absent.experts.swiglu_alpha, 1.702);
+  EXPECT_EQ(absent.experts.swiglu_limit, 7);
+  EXPECT_EQ(absent.rope_theta, 150000);
+  EXPECT_EQ(absent.rope_scaling->type, "yarn");
+  EXPECT_EQ(absent.rope_scaling->factor, 32);
+  EXPECT_EQ(absent.rope_scaling->original_max_position_embeddings, 4096);
+  EXPECT_FALSE(absent.rope_scaling->truncate);
+  for (int64_t layer = 0; layer < 3; ++layer) EXPECT_EQ(window_of(absent, layer), layer == 1 ? 0 : 128) << layer;
+  EXPECT_EQ(absent.head_dim, 64);
+  EXPECT_EQ(absent.rms_norm_eps, 1e-5);
+  EXPECT_FALSE(absent.tie_word_embeddings);
+  ModelShape unscaled = shape;
+  unscaled.rope_scaling.reset();
+  EXPECT_FALSE(read(write_config_json(unscaled, "float32")).rope_scaling) << "without the key it would be scaled";
+  config["quantization_config"] = {{"quant_method", "mxfp4"}};
+  const std::string message = refusal(config.dump());
+  EXPECT_TRUE(has(message, "quantization_config has quant_method mxfp4: ")) << message;
+  EXPECT_TRUE(has(message, "Mxfp4Config(dequantize=True)")) << message;
 }
 
 TEST_F(ConfigJson, ReadsWhichLayersHaveExperts) {

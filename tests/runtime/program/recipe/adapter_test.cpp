@@ -159,6 +159,20 @@ TEST(AdapterRecipe, ExpertsHaveNone) {
   EXPECT_EQ(names.size(), 7u) << "four of attention, three of the shared expert";
 }
 
+TEST(AdapterRecipe, SinksAndBiasesOfExpertsHaveNone) {
+  const RecipeFolder folder;
+  const auto load = [&](const std::string& target) {
+    return load_recipe(folder.write("r.yaml", kSmallRecipe + "adapter: {rank: 4, targets: [q_proj, " + target + "]}\n"),
+                       {"model.family=gpt_oss", "model.num_experts=4", "model.num_experts_per_tok=2"}, "");
+  };
+  for (const char* target : {"experts", "gate", "\"*.mlp.experts.*\"", "\"*_bias\""}) {
+    const std::string message = input_error([&] { load(target); });
+    EXPECT_TRUE(has(message, "names experts, which have no adapters")) << message;
+  }
+  const std::string message = input_error([&] { load("sinks"); });
+  EXPECT_TRUE(has(message, "\"sinks\" matches no layer that may have an adapter")) << message;
+}
+
 TEST(AdapterRecipe, AForecastOfFewerLayersNeedsNoFolder) {
   const RecipeFolder folder;
   const std::string text = kSmallRecipe + "adapter: {rank: 4, targets: [all-linear]}\n";

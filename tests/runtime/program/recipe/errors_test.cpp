@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"model.family=gpt2"},
                    "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, "
                    "granite, phi3, olmo2, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, "
-                   "granitemoeshared, dots1, glm4_moe"},
+                   "granitemoeshared, dots1, glm4_moe, gpt_oss"},
         BadSetting{{"model.num_experts=4"}, "--set model.num_experts=4: is not a key of family llama"},
         BadSetting{{"model.family=mixtral", "model.num_experts=4", "model.num_experts_per_tok=5"},
                    "--set model.num_experts_per_tok=5: 5 is more than num_experts 4"},

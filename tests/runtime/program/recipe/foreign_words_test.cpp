@@ -187,7 +187,7 @@ TEST_F(RecipeWords, ValuesOfOtherSystemsNameTheValueHere) {
            {"schedule=polynomial", "schedule.name has constant, cosine, linear and wsd"},
            {"train.activation_checkpointing=true", "it is full"},
            {"data.dtype=int64", "ids are unsigned and of 32 bits at most: data prepare writes the file again"},
-           {"model.family=gpt_oss",
+           {"model.family=llama4",
             "the mixtures of experts are in docs/models.md: mixtral, qwen2_moe, qwen3_moe and others"},
            {"device=gpu", "it is cuda"},
            {"device=mps", "ranks compute on CPUs and on GPUs of NVIDIA"}}) {

@@ -77,6 +77,11 @@ TEST(Flops, OfExpertsAreThoseOfATokensExperts) {
   shape.experts = {.num_experts = 8, .num_experts_per_tok = 2, .moe_intermediate_size = 48, .mlp_only_layers = {1}};
   const double router = 8 * 64, experts = 2 * 3 * 64 * 48, feed_forward = 3 * 64 * 128, norms = 2 * 16;
   EXPECT_DOUBLE_EQ(flops(shape, 128) - dense, 6 * (2 * (router + experts - feed_forward) + 3 * norms));
+  shape.family = "gpt_oss";
+  shape.experts.mlp_only_layers = {};
+  shape.experts.moe_intermediate_size = 0;
+  const double biases = 8 + 2 * (2 * 128 + 64), sinks = 4;
+  EXPECT_DOUBLE_EQ(flops(shape, 128) - dense, 6 * 3 * (router + 2 * feed_forward + biases + sinks - feed_forward));
 }
 
 TEST(Flops, OfFrozenParametersHaveNoGradients) {

@@ -221,6 +221,13 @@ TEST_F(WeightNames, OthersAreNamed) {
   EXPECT_TRUE(has(refusal(), "has no tensor \"model.norm.weight\"")) << refusal();
 }
 
+TEST_F(WeightNames, OfMxfp4AreRefused) {
+  write("gpt_oss", [](const std::string& name) { return name.ends_with("gate_up_proj") ? name + "_blocks" : name; });
+  EXPECT_TRUE(has(refusal(), "tensor model.layers.0.mlp.experts.gate_up_proj_blocks has the name of MXFP4's: "))
+      << refusal();
+  EXPECT_TRUE(has(refusal(), "save_original_format=False")) << refusal();
+}
+
 TEST_F(UnusedWeights, AFileMayHaveMoreThanItsIndexLists) {
   open("llama", {{"model.layers.0.self_attn.q_proj.bias", at::ones({16})}});
   const SafetensorsFolder all(folder());

@@ -26,6 +26,18 @@ TEST(UpdateRule, AGroupOfMatricesIsUpdatedByElement) {
   EXPECT_EQ(rule_of(head, options).rate, 2) << "adamw_learning_rate / learning_rate";
 }
 
+TEST(UpdateRule, AStackOfVectorsIsNoMatrix) {
+  Parameter biases = full_parameter("experts.bias", {7, 4}, {}, at::TensorOptions().dtype(at::kDouble));
+  OptimizerOptions options = with_muon(0.25);
+  options.weight_decay = 0.1;
+  options.decay = DecayScope::Matrices;
+  EXPECT_TRUE(rule_of(biases, options).full_matrix);
+  EXPECT_EQ(rule_of(biases, options).weight_decay, 0.1);
+  biases.num_matrices = 0;
+  EXPECT_FALSE(rule_of(biases, options).full_matrix);
+  EXPECT_EQ(rule_of(biases, options).weight_decay, 0);
+}
+
 TEST(UpdateRule, AFactorOfNoLearningRateIsAnError) {
   const Parameter bias = full_parameter("bias", {7}, {}, at::TensorOptions().dtype(at::kDouble));
   EXPECT_THROW(rule_of(bias, with_muon(0)), InputError);

@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          "olmo2", "mistral_window", "qwen2_window", "phi3_long", "gemma2", "gemma3",
                                          "llama_padding", "qwen3_padding", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
                                          "granitemoe", "granitemoeshared", "mixtral_balanced", "qwen3_moe_balanced",
-                                         "dots1", "glm4_moe"),
+                                         "dots1", "glm4_moe", "gpt_oss"),
                        ::testing::Values("fp64", "fp32")),
     [](const auto& test) { return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param); });
 
