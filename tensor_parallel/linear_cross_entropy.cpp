@@ -25,7 +25,7 @@ using torch::autograd::variable_list;
 /// refilled between forward and backward.
 struct Head : torch::CustomClassHolder {
   Head(const Parameter& parameter, int64_t ignored_id, const TensorParallel& parallel, int64_t tokens_at_once,
-       double cap, AdapterTerms adapter_terms)
+       double cap, AdapterTerms adapter_terms, LogitsZLoss z)
       : weight(parameter.tensor),
         adapter(std::move(adapter_terms)),
         first(parameter.box.start[0]),
@@ -34,6 +34,7 @@ struct Head : torch::CustomClassHolder {
         tp(parallel),
         chunk_tokens(tokens_at_once),
         softcap(cap),
+        z_loss(std::move(z)),
         statistics(parallel.group.with_purpose("tp.cross_entropy")) {
     tp.group = tp.group.with_purpose("tp.linear");
   }
@@ -66,6 +67,7 @@ struct Head : torch::CustomClassHolder {
   TensorParallel tp;
   int64_t chunk_tokens;
   double softcap;  // 0: none
+  LogitsZLoss z_loss;
   Group statistics;
 };
 
@@ -114,6 +116,16 @@ class Chunk {
   at::Tensor loss() const {
     under_way_.wait();
     return statistics_[1].log().add_(max_).sub_(statistics_[2]).masked_fill_(labels_.ignored, 0).sum();
+  }
+
+  /// Adds the sum of the z-loss to z.sum, and its gradient to what gradient() returns. Call between loss() and
+  /// gradient().
+  void add_z_loss(const LogitsZLoss& z) {
+    if (z.coefficient == 0) return;
+    const at::Tensor log_sum = statistics_[1].log().add_(max_);
+    at::Tensor(z.sum).add_(log_sum.square().masked_fill_(labels_.ignored, 0).sum());
+    // Each logit's gradient is the softmax times 1 + 2 c logsumexp, less 1 at the label: the softmax of a smaller sum.
+    statistics_[1].div_(log_sum.mul_(2 * z.coefficient).add_(1));
   }
 
   /// Returns the gradient of the logits, [n, valid], for the scalar gradient `upstream` of the loss, in the memory of
@@ -188,7 +200,10 @@ at::Tensor loss_alone(const at::Tensor& x, const at::Tensor& labels, const Head&
   const at::NoGradGuard no_grad;
   const at::Tensor rows = start_gather(x, head.tp).wait();
   at::Tensor loss = at::zeros({}, x.options().dtype(accumulation_dtype(x.scalar_type())).requires_grad(false));
-  for_chunks(rows, labels, head, [&](const Chunk& chunk, int64_t, int64_t) { loss.add_(chunk.loss()); });
+  for_chunks(rows, labels, head, [&](Chunk& chunk, int64_t, int64_t) {
+    loss.add_(chunk.loss());
+    chunk.add_z_loss(head.z_loss);
+  });
   return loss;
 }
 
@@ -264,6 +279,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     at::Tensor value = ctx->saved_data["value"].toTensor().zero_();
     for_chunks(x, labels, *head, [&](Chunk& chunk, int64_t first, int64_t count) {
       value.add_(chunk.loss());
+      chunk.add_z_loss(head->z_loss);
       const at::Tensor gradient = chunk.gradient(upstream), rows = x.narrow(0, first, count);
       const AdapterTerms& adapter = chunk.adapter();
       const at::Tensor hidden_gradient = adapter.empty() ? at::Tensor() : adapter.hidden_gradient(gradient);
@@ -303,13 +319,13 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Parameter& head, const at::Tensor& labels, int64_t ignored,
                                 const TensorParallel& tp, std::optional<int64_t> chunk_tokens, double softcap,
-                                const AdapterTerms& adapter) {
+                                const AdapterTerms& adapter, const LogitsZLoss& z_loss) {
   const at::Tensor& weight = head.tensor;
   const int alive = chunks_alive(tp) * (softcap > 0 ? 2 : 1);
   const int64_t tokens_at_once = chunk_tokens ? *chunk_tokens
                                               : head_chunk_tokens(stood_for(x.device()), labels.numel(), weight.size(0),
                                                                   weight.element_size(), alive);
-  const auto kept = c10::make_intrusive<Head>(head, ignored, tp, tokens_at_once, softcap, adapter);
+  const auto kept = c10::make_intrusive<Head>(head, ignored, tp, tokens_at_once, softcap, adapter, z_loss);
   const std::vector<at::Tensor> leaves = kept->leaves();
   const auto is_trained = [](const at::Tensor& leaf) { return leaf.requires_grad(); };
   const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || std::ranges::any_of(leaves, is_trained));

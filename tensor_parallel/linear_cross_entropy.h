@@ -26,6 +26,13 @@ inline constexpr int64_t kCudaChunkTokens = 4096;  ///< fewer when kCudaLogitByt
 /// vocabulary. At least one token.
 int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, int64_t element_bytes, int chunks_alive);
 
+/// A second loss, which keeps the logarithm of the softmax's denominator near 0: `coefficient` times the sum of
+/// logsumexp(logits)² over the tokens that count (PaLM, arXiv 2204.02311, section 5).
+struct LogitsZLoss {
+  double coefficient = 0;  ///< 0: none
+  at::Tensor sum = {};     ///< fp64 scalar on the device of x, to which the sum, without the coefficient, is added
+};
+
 /// Returns the sum of the losses of the tokens whose label is not `ignored`, with logits x W^T: a scalar, the same on
 /// every tp rank, fp64 for fp64 and fp32 for all other dtypes.
 ///
@@ -48,11 +55,14 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 ///
 /// `softcap` c above 0: logits become c tanh(logits / c), as in Gemma 2; chunks are half as large then.
 ///
+/// `z_loss`: its gradient is added to that of the cross-entropy, with the same factor; the value returned is the
+/// cross-entropy's alone. z_loss.sum, the same on every tp rank, is complete when the value is.
+///
 /// Every tp rank must call it, and its backward. 3 T scalars are all-reduced, in two calls per chunk. Under sequence
 /// parallel x is gathered once and its gradient is scattered; otherwise the gradient is all-reduced. Differentiable
 /// once. If W has a gradient buffer, the gradient of W is added there.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Parameter& head, const at::Tensor& labels, int64_t ignored,
                                 const TensorParallel& tp, std::optional<int64_t> chunk_tokens = std::nullopt,
-                                double softcap = 0, const AdapterTerms& adapter = {});
+                                double softcap = 0, const AdapterTerms& adapter = {}, const LogitsZLoss& z_loss = {});
 
 }  // namespace meshtrain

@@ -12,6 +12,7 @@
 #include "runtime/training/checkpoint/checkpoint_reader.h"
 #include "runtime/training/trainer/checkpoints.h"
 #include "runtime/training/transformer/batch.h"
+#include "runtime/training/transformer/batch_growth.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -34,6 +35,11 @@ std::string difference(const TrainingState& a, const TrainingState& b) {
                                scale.value,
                                static_cast<double>(scale.num_finite)};
   };
+  const auto recent = [](const TrainingState& state) {
+    const auto steps = state.recent.value_or(TrainingState::RecentSteps{});
+    return std::pair(steps.losses, steps.grad_norms);
+  };
+  if (recent(a) != recent(b)) return "the recent steps differ";
   return numbers(a) == numbers(b) ? "" : "the state differs";
 }
 
@@ -59,11 +65,15 @@ Training::Training(const Recipe& recipe, const Group& ranks, bool resumes)
 std::vector<double> Training::run(int64_t steps) {
   std::vector<double> losses;
   for (int64_t i = 0; i < steps; ++i) {
-    const StepBatch batch = read_batch(samples_, recipe_.train, mesh_, trainer_.layout(), state_.num_samples);
-    const StepOutcome outcome = trainer_.step(batch, trainer_.count_tokens(batch), {recipe_.optimizer.learning_rate});
-    losses.push_back(outcome.loss.item<double>());
+    BatchOptions options = recipe_.train;
+    options.global_batch = global_batch_after(options, state_.num_samples);
+    const StepBatch batch = read_batch(samples_, options, mesh_, trainer_.layout(), state_.num_samples);
+    num_counted_ = trainer_.count_tokens(batch);
+    const StepOutcome outcome = trainer_.step(batch, num_counted_, {recipe_.optimizer.learning_rate});
+    result_ = outcome.read();
+    losses.push_back(result_.loss);
     ++state_.step;
-    state_.num_samples += recipe_.train.global_batch;
+    state_.num_samples += options.global_batch;
   }
   return losses;
 }

@@ -47,6 +47,9 @@ class Training {
   ResumePoint resume(const std::filesystem::path& folder);
 
   const TrainingState& state() const { return state_; }
+  /// Returns the result of the last step, and its number of counted tokens.
+  const StepResult& result() const { return result_; }
+  int64_t num_counted() const { return num_counted_; }
   TransformerTrainer& trainer() { return trainer_; }
   const ListedSamples& samples() const { return samples_; }
 
@@ -58,6 +61,8 @@ class Training {
   ListedSamples samples_;
   TransformerTrainer trainer_;
   TrainingState state_;
+  StepResult result_;
+  int64_t num_counted_ = 0;
 };
 
 /// Returns the newest checkpoint below `folder`.

@@ -125,7 +125,7 @@ FuzzedReader safetensors_index(const fs::path& folder) {
 FuzzedReader config_json(const fs::path&) {
   std::vector<std::string> corpus;
   for (const char* name : {"llama", "llama3_rope", "llama_linear", "llama_yarn", "llama_bias", "mistral", "qwen2",
-                           "qwen3", "smollm3", "granite", "phi3", "gemma2", "gemma3"}) {
+                           "qwen3", "smollm3", "granite", "phi3", "gemma2", "gemma3", "olmo3"}) {
     corpus.push_back(content(source("fixtures") / name / "config.json"));
   }
   return {corpus, "config.json", damaged_text,

@@ -46,8 +46,9 @@ class Pairs {
   std::map<std::tuple<size_t, std::string, size_t, std::string>, size_t> numbers_;
 };
 
-const std::vector<std::vector<std::string>> kFamilyThirds = {
-    {"llama", "mistral", "granite", "smollm3"}, {"qwen2", "phi3", "gemma2"}, {"qwen3", "olmo2", "gemma3_text"}};
+const std::vector<std::vector<std::string>> kFamilyThirds = {{"llama", "mistral", "granite", "smollm3"},
+                                                             {"qwen2", "phi3", "gemma2"},
+                                                             {"qwen3", "olmo2", "olmo3", "gemma3_text"}};
 const std::vector<std::string> kMixtures = {"mixtral",          "qwen2_moe", "qwen3_moe", "olmoe",  "granitemoe",
                                             "granitemoeshared", "dots1",     "glm4_moe",  "gpt_oss"};
 const std::vector<std::string> kAlgorithms = {"ring", "all_gather", "ulysses"};
@@ -334,10 +335,19 @@ void choose_pieces(ModelShape& shape) {
     scaling.short_factor = {1, 1.25, 1.5};
     scaling.long_factor = {1.5, 2.5, 6};
   }
-  if (is_gemma) {
+  if (is_gemma || family == "olmo3") {
     shape.sliding_window = 9;
     shape.layer_types = alternating<std::string>("sliding_attention", "full_attention", shape.num_hidden_layers);
-    shape.query_pre_attn_scalar = 10;
+  }
+  if (is_gemma) shape.query_pre_attn_scalar = 10;
+  if (family == "olmo3") {
+    shape.rope_local_base_freq = 100;
+    RopeScaling& scaling = shape.rope_scaling.emplace();
+    scaling.type = "yarn";
+    scaling.factor = 4;
+    scaling.original_max_position_embeddings = kSequence / 2;
+    scaling.beta_fast = 2;
+    scaling.beta_slow = 0.25;
   }
   if (family == "gemma2") {
     shape.attn_logit_softcapping = 2;
@@ -461,6 +471,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
 
   recipe.data.tokens = folder / "tokens.bin";
   if (cell.variant.ignored == "uneven") recipe.data.loss_mask = folder / "mask.bin";
+  if (cell.variant.ignored == "uneven") recipe.train.z_loss = 0.01;
 
   if (cell.variant.documents != "one") recipe.data.documents = kSeparator;
   if (cell.variant.documents == "ignored") recipe.data.boundaries_count = false;
@@ -479,7 +490,10 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   if (wide) recipe.train.residual_dtype = recipe.parallel.fsdp.reduce_dtype = "fp32";
   if (!alone) {
     const bool alternate = cell.recompute == "alternate";
-    recipe.train.activation_checkpointing = {alternate ? "full" : cell.recompute, alternate ? 2 : 1};
+    CheckpointingRecipe& checkpointing = recipe.train.activation_checkpointing;
+    checkpointing.mode = alternate ? "full" : cell.recompute;
+    if (alternate && cell.pp == 1) checkpointing.every = 2;
+    if (alternate && cell.pp > 1) checkpointing.first = 1;  // of each stage
   }
   recipe.train.freeze = patterns_of(cell.variant.frozen, cell.variant.layers);
   recipe.train.clip_norm = cell.variant.optimizer == "adamw-unclipped" ? 0 : 0.5;

@@ -276,6 +276,7 @@ Recipe deep_recipe(const std::string& mode, const std::string& recompute) {
   shape.vocab_size = 512;
   recipe.parallel.fsdp.mode = mode;
   recipe.train.activation_checkpointing = {recompute, recompute == "full" ? 3 : 1};
+  if (recompute == "first") recipe.train.activation_checkpointing = {.mode = "full", .first = 2};
   recipe.train.sequence_length = 256;
   recipe.train.global_batch = 40;
   recipe.train.precision = "bf16_mixed";
@@ -320,6 +321,7 @@ TEST(Forecast, OfStagesOfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
   };
   for (const Deep& of : {Deep{"no_shard", "none", "1f1b", 2, 1, false},
                          {"full_shard", "full", "1f1b", 2, 1, true},
+                         {"full_shard", "first", "1f1b", 2, 1, true},
                          {"shard_grad_op", "none", "1f1b", 4, 1, true},
                          {"full_shard", "selective", "interleaved", 4, 2, true},
                          {"shard_optimizer", "none", "interleaved", 2, 2, true}}) {

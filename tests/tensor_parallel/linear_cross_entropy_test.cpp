@@ -107,6 +107,42 @@ TEST_P(LinearCrossEntropyTest, IsThePlainLossOfThePlainLayer) {
   EXPECT_EQ(none.loss.scalar_type(), dtype);
 }
 
+// Its value is the cross-entropy alone, its gradient that of both losses, and the sum that of the tokens that count.
+TEST(LinearCrossEntropy, AddsTheGradientOfTheZLossOfTheTokensThatCount) {
+  constexpr double kCoefficient = 0.3, kFactor = 0.25;
+  at::Tensor labels = make_labels(12, 97, 3);
+  labels.narrow(0, 2, 6).fill_(kIgnored);
+  for (const auto& [dtype, tolerance] : {std::pair(at::kDouble, 1e-12), std::pair(at::kFloat, 1e-5)})
+    for (const int64_t vocab_size : {5, 97})  // of 5 ids the last of 4 ranks has none
+      for (const double softcap : {0.0, 2.0})
+        for (const bool sequence_parallel : {false, true}) {
+          const TensorParallel tp = tensor_parallel(sequence_parallel);
+          const at::Tensor full_x = random_tensor({12, 6}, 1, dtype),
+                           full_weight = random_tensor({vocab_size, 6}, 2, dtype);
+          const at::Tensor counted = labels.ne(kIgnored),
+                           own_labels = labels.remainder(vocab_size).where(counted, labels);
+          const at::Tensor x = own_rows(full_x, tp).detach().requires_grad_();
+          const Parameter head = make_head(full_weight, tp, Storage::Loose);
+          const LogitsZLoss z_loss{kCoefficient, at::zeros({}, at::kDouble)};
+          const at::Tensor loss = linear_cross_entropy(x, head, own_labels, kIgnored, tp, 5, softcap, {}, z_loss);
+          (loss * kFactor).backward();
+
+          const at::Tensor wide_x = full_x.to(at::kDouble).detach().requires_grad_();
+          const at::Tensor wide_weight = full_weight.to(at::kDouble).detach().requires_grad_();
+          at::Tensor logits = wide_x.mm(wide_weight.t());
+          if (softcap > 0) logits = (logits / softcap).tanh() * softcap;
+          const at::Tensor entropy = at::cross_entropy_loss(logits, own_labels, {}, at::Reduction::Sum, kIgnored);
+          const at::Tensor squares = logits.logsumexp(1).square().mul(counted).sum();
+          ((entropy + squares * kCoefficient) * kFactor).backward();
+          expect_equal({loss.detach(), x.grad(), head.tensor.grad()},
+                       {entropy.detach(), own_rows(wide_x.grad(), tp), own_box(head, wide_weight.grad())}, tolerance);
+          EXPECT_LT(relative_error(z_loss.sum, squares), tolerance);
+          const at::NoGradGuard no_grad;
+          linear_cross_entropy(x, head, own_labels, kIgnored, tp, 5, softcap, {}, z_loss);
+          EXPECT_LT(relative_error(z_loss.sum, squares * 2), tolerance) << "is added to, also without a backward";
+        }
+}
+
 // Chunks of one token, of all tokens, and sizes that differ by one: numbers per token are equal, sums up to their
 // order.
 TEST(LinearCrossEntropy, IsTheSameForEveryChunkSize) {

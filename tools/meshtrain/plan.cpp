@@ -22,6 +22,7 @@
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/recipe/decisions.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/training/transformer/batch_growth.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -103,6 +104,9 @@ void plan(const PlanArguments& arguments) {
   if (!arguments.json.empty()) write_atomically(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
+  if (const std::string growth = describe_growth(recipe.train); !growth.empty()) {
+    std::printf("  %s; the plan is of the last size\n", growth.c_str());
+  }
   if (const std::string others = left_out(recipe, arguments.ranks); !others.empty())
     std::printf("  %s\n", others.c_str());
   const MeshForecast& first = search.meshes.front();

@@ -73,7 +73,7 @@ int64_t RankSteps::least_layers() const {
 }
 
 int64_t RankSteps::most_removed() const {
-  if (!repeats_alike(decisions_)) return 0;
+  if (!repeats_alike(decisions_) || decisions_.recomputation.first) return 0;
   const int64_t layers = least_layers(), period = layer_period(decisions_);
   int64_t few = layers % period;
   while (few < kLeastLayers) few += period;

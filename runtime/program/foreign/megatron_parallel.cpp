@@ -109,7 +109,7 @@ void take_recomputation(Conversion& from) {
     from.leave_out("--recompute-granularity", "train.activation_checkpointing.mode has none, full and selective");
   }
   if (from.word("--recompute-method").value_or("uniform") != "uniform") {
-    from.leave_out("--recompute-method", "every block is computed again, or one of every");
+    from.leave_out("--recompute-method", "train.activation_checkpointing.first is the nearest");
   }
   if (from.whole("--recompute-num-layers").value_or(1) > 1) {
     from.leave_out("--recompute-num-layers",

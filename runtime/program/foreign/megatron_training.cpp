@@ -13,7 +13,8 @@ std::optional<int64_t> take_batches(Conversion& from, const std::optional<int64_
   from.set("train.micro_batch", micro);
   if (global) from.set("train.global_batch", *global);
   from.need("train.global_batch", std::to_string(micro) + " x the dp ranks: Megatron's default");
-  from.refuse("--rampup-batch-size", "every step has the same batch, train.global_batch");
+  from.refuse("--rampup-batch-size",
+              "train.global_batch takes a list of sizes and tokens (docs/recipe.md, \"A batch that grows\")");
   if (const auto length = from.whole("--seq-length")) from.set("train.sequence_length", *length);
   from.need("train.sequence_length", "the length of its samples: no --seq-length says it");
   const std::optional<int64_t> steps = megatron_steps(from, "train", global);

@@ -116,7 +116,7 @@ void read_sliding(ConfigReader& config, ConfigReader& rope, ModelShape& shape) {
   const std::string type = type_of(rope, family_of(shape));
   if (type != "default") rope.fail("rope_type", "is \"" + type + "\": sliding layers have default alone");
   const double theta = rope.number_or("rope_theta", shape.rope_local_base_freq);
-  if (config.has("rope_local_base_freq") && theta != shape.rope_local_base_freq) {
+  if (family_of(shape).names_local_theta && config.has("rope_local_base_freq") && theta != shape.rope_local_base_freq) {
     rope.fail("rope_theta", "differs from rope_local_base_freq");
   }
   shape.rope_local_base_freq = theta;
@@ -130,7 +130,8 @@ void read_rope(ConfigReader& config, ModelShape& shape) {
   const Family& family = family_of(shape);
   shape.rope_theta = config.number_or("rope_theta", family.rope_theta);
   shape.partial_rotary_factor = read_part(config, family, family.partial_rotary_factor);
-  if (family.chooses_local_theta) {
+  shape.rope_local_base_freq = family.rope_local_base_freq;
+  if (family.names_local_theta) {
     shape.rope_local_base_freq = config.number_or("rope_local_base_freq", family.rope_local_base_freq);
   }
   if (family.chooses_longrope) config.ignore(kOriginal);
@@ -200,12 +201,32 @@ nlohmann::ordered_json scaling_keys(const RopeScaling& scaling) {
   return keys;
 }
 
+/// Returns true when only a map for each type of layers says both thetas: without maps versions of transformers give
+/// sliding layers rope_theta or the family's own, and agree where these are one.
+bool needs_two_maps(const ModelShape& shape) {
+  const Family& family = family_of(shape);
+  if (!family.chooses_local_theta || family.names_local_theta) return false;
+  return shape.rope_theta != family.rope_theta || shape.rope_local_base_freq != family.rope_local_base_freq;
+}
+
+nlohmann::ordered_json two_maps(const ModelShape& shape) {
+  nlohmann::ordered_json full = {{"rope_type", "default"}}, sliding = full;
+  if (shape.rope_scaling) full = scaling_keys(*shape.rope_scaling);
+  full["rope_theta"] = shape.rope_theta;
+  sliding["rope_theta"] = shape.rope_local_base_freq;
+  return {{"full_attention", full}, {"sliding_attention", sliding}};
+}
+
 }  // namespace
 
 void write_rope(nlohmann::ordered_json& config, const ModelShape& shape) {
   const Family& family = family_of(shape);
+  if (needs_two_maps(shape)) {
+    config["rope_parameters"] = two_maps(shape);
+    return;
+  }
   config["rope_theta"] = shape.rope_theta;
-  if (family.chooses_local_theta) config["rope_local_base_freq"] = shape.rope_local_base_freq;
+  if (family.names_local_theta) config["rope_local_base_freq"] = shape.rope_local_base_freq;
   if (family.chooses_rotary_part) config[kPart] = shape.partial_rotary_factor;
   if (family.chooses_longrope) {
     const bool is_scaled = shape.rope_scaling && shape.rope_scaling->type == "longrope";

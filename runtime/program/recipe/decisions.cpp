@@ -51,6 +51,7 @@ TrainerOptions trainer_options(const Recipe& recipe) {
     options.optimizer.state_dtype = train.precision.ends_with("_mixed") ? at::kFloat : dtype_of(train.precision);
   }
   if (train.precision == "fp16_mixed") options.loss_scale = train.loss_scale.value_or(LossScaleOptions{});
+  options.skip_outliers = train.skip_outliers;
   if (train.stochastic_rounding && train.precision == "bf16") options.rounding_seed = train.seed;
   return options;
 }
@@ -84,6 +85,7 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
   const ParallelRecipe& parallel = recipe.parallel;
   const CheckpointingRecipe& checkpointing = recipe.train.activation_checkpointing;
   const ShardingChoice sharding = sharding_choice(recipe, layout);
+  const PipelineChoice pipeline = pipeline_choice(recipe, layout);
   return {
       {{
            .shape = shape_of(recipe),
@@ -96,8 +98,9 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
            .precision = precision_of(recipe),
            .sequence_parallel = is_sequence_parallel(recipe, layout),
            .context = context_choice(recipe, layout),
-           .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every},
-           .pipeline = pipeline_choice(recipe, layout),
+           .recomputation = {value_of(kRecomputes, checkpointing.mode), checkpointing.every, checkpointing.first,
+                             pipeline.blocks},
+           .pipeline = pipeline,
            .sharding = sharding,
            .units = {.layers = parallel.fsdp.unit_layers, .sublayers = parallel.fsdp.unit == "sublayer"},
            .fsdp = fsdp_of(recipe, layout),
@@ -106,6 +109,7 @@ Decisions decide(const Recipe& recipe, const MeshLayout& layout) {
            .offload_parameters = parallel.fsdp.offload.parameters,
            .offload_activations = recipe.train.offload_activations,
            .balancing = recipe.train.experts.value_or(BalancingOptions{}),
+           .z_loss = recipe.train.z_loss,
        },
        trainer_options(recipe)},
       layout,
@@ -186,6 +190,7 @@ std::string to_yaml(const Decisions& decisions) {
   writer.map("activation_checkpointing", [&](Writer& map) {
     map.field("mode", word_of(kRecomputes, decisions.recomputation.what));
     map.field("every", decisions.recomputation.every);
+    if (decisions.recomputation.first) map.field("first", *decisions.recomputation.first);
   });
   writer.field("offload_activations", decisions.offload_activations);
   writer.map("device", [&](Writer& device) {

@@ -45,6 +45,8 @@ bool names_mixture(const Reader& reader);
 void begin_evaluate(const DataOptions& data, EvaluationOptions& evaluate);
 /// Sets the balancing of experts that transformers trains the model's folder with. Call after the model is read.
 void begin_balancing(const ModelShape& shape, TrainRecipe& train);
+/// Checks the phases of a batch that grows, and sets its last size. Call after train.global_batch is read.
+void finish_phases(const Reader& reader, TrainRecipe& train);
 /// Refuses Megatron's running balancing loss by its name.
 void refuse_running_loss(const Reader& reader);
 /// Adds the axes that the order leaves out.
@@ -316,6 +318,8 @@ void fields(Archive& archive, CheckpointingRecipe& checkpointing) {
   const bool none = checkpointing.mode == "none";
   archive.field("every", checkpointing.every,
                 {.least = 1, .most = kMaxSize, .refused = none ? "needs a mode: full or selective beside it" : ""});
+  archive.field("first", checkpointing.first,
+                {.least = 1, .most = kMaxSize, .refused = none ? "needs a mode: full or selective beside it" : ""});
 }
 
 template <class Archive>
@@ -344,6 +348,12 @@ void fields(Archive& archive, LossScaleOptions& scale) {
 }
 
 template <class Archive>
+void fields(Archive& archive, OutlierOptions& outliers) {
+  archive.field("window", outliers.window, {.least = 6, .most = kMaxSize});
+  archive.field("sigma", outliers.sigma, {.above = 0});
+}
+
+template <class Archive>
 void fields(Archive& archive, BalancingOptions& experts) {
   archive.when_reading([&](Reader& reader) { refuse_running_loss(reader); });
   word_field(archive, "balance", experts.scope, balance_words());
@@ -357,10 +367,17 @@ void fields(Archive& archive, BalancingOptions& experts) {
 }
 
 template <class Archive>
+void fields(Archive& archive, BatchPhase& phase) {
+  archive.field("until", phase.until, {.least = 1});
+  archive.field("size", phase.size, {.required = true, .least = 1, .most = kMaxSize});
+}
+
+template <class Archive>
 void fields(Archive& archive, TrainRecipe& train) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
   archive.field("sequence_length", train.sequence_length, size);
-  archive.field("global_batch", train.global_batch, size);
+  archive.field_or_list("global_batch", train.global_batch, size, train.phases);
+  archive.when_complete([&](Reader& reader) { finish_phases(reader, train); });
   archive.field("micro_batch", train.micro_batch, {.least = 1, .most = kMaxSize});
   archive.field("steps", train.steps, {.required = true, .least = 1});
   archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
@@ -372,7 +389,9 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("stochastic_rounding", train.stochastic_rounding);
   archive.field("non_finite", train.non_finite, {.choices = {"stop", "skip"}});
   archive.field("max_skipped", train.max_skipped, {.least = 1});
+  archive.section("skip_outliers", train.skip_outliers, "sigma");
   archive.field("clip_norm", train.clip_norm, {.least = 0});
+  archive.field("z_loss", train.z_loss, {.least = 0});
   archive.field("seed", train.seed, {.least = 0});
   archive.field("freeze", train.freeze);
   archive.section("experts", train.experts, "balance");

@@ -79,13 +79,17 @@ void check_keys(const PipelineRecipe& asked, int64_t blocks) {
 void check_rounds(const Recipe& recipe, const MeshLayout& layout) {
   const int64_t pp = layout.size(kPipelineAxis);
   const TrainRecipe& train = recipe.train;
-  const int64_t micro_batches = train.global_batch / layout.size(kDataAxis) / train.micro_batch;
-  if (micro_batches % pp == 0) return;
+  std::vector<BatchPhase> phases = train.phases;
+  phases.push_back({.size = train.global_batch});
+  const int64_t at_once = layout.size(kDataAxis) * train.micro_batch;
+  const auto wrong =
+      std::ranges::find_if(phases, [&](const BatchPhase& each) { return each.size / at_once % pp != 0; });
+  if (wrong == phases.end()) return;
   throw InputError("parallel.pipeline.stages_per_rank",
                    "interleaved stages need a multiple of pp = " + std::to_string(pp) + " micro-batches, but " +
                        Key{"train.global_batch"} + " / dp / " + Key{"train.micro_batch"} + " = " +
-                       std::to_string(train.global_batch) + " / " + std::to_string(layout.size(kDataAxis)) + " / " +
-                       std::to_string(train.micro_batch) + " = " + std::to_string(micro_batches) +
+                       std::to_string(wrong->size) + " / " + std::to_string(layout.size(kDataAxis)) + " / " +
+                       std::to_string(train.micro_batch) + " = " + std::to_string(wrong->size / at_once) +
                        ": change the batch or the mesh, or use one stage a rank");
 }
 

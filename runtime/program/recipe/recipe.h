@@ -84,8 +84,9 @@ struct ParallelRecipe {
 };
 
 struct CheckpointingRecipe {
-  std::string mode = "none";  ///< none full selective
-  int64_t every = 1;          ///< recomputes one block of every `every`, beginning with the first
+  std::string mode = "none";          ///< none full selective
+  int64_t every = 1;                  ///< recomputes one block of every `every`, beginning with the first
+  std::optional<int64_t> first = {};  ///< recomputes only among the first blocks of each stage; none: among all
 };
 
 struct ParameterMetricsRecipe {
@@ -102,7 +103,9 @@ struct TrainRecipe : BatchOptions {
   std::string cuda_allocator;                  ///< settings of LibTorch's allocator; empty: its defaults
   std::string non_finite = "stop";  ///< stop skip: what to do after a step whose loss or gradients are not finite
   int64_t max_skipped = 25;         ///< skipped steps allowed in a row
-  double clip_norm = 1.0;           ///< 0: no clipping
+  std::optional<OutlierOptions> skip_outliers;  ///< skips steps whose loss or norm is an outlier; none: makes them
+  double clip_norm = 1.0;                       ///< 0: no clipping
+  double z_loss = 0;                            ///< coefficient of the logits' z-loss
   int64_t seed = 42;
   std::vector<std::string> freeze;          ///< globs for the names of parameters that are not trained
   std::optional<BalancingOptions> experts;  ///< how they are balanced; none: they are not

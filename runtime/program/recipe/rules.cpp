@@ -196,6 +196,21 @@ void begin_balancing(const ModelShape& shape, TrainRecipe& train) {
   if (coefficient > 0) train.experts = BalancingOptions{BalanceScope::AllLayers, coefficient};
 }
 
+void finish_phases(const Reader& reader, TrainRecipe& train) {
+  const std::vector<BatchPhase>& phases = train.phases;
+  if (phases.empty()) return;
+  const auto refuse = [&](size_t i, const std::string& what) { reader.fail_item("global_batch", i, "until", what); };
+  for (size_t i = 0; i + 1 < phases.size(); ++i) {
+    if (!phases[i].until) refuse(i, "must be given: the tokens up to which the batch has this size");
+    if (i > 0 && *phases[i].until <= *phases[i - 1].until) {
+      refuse(i, std::to_string(*phases[i].until) + " is not above the " + std::to_string(*phases[i - 1].until) +
+                    " before it");
+    }
+  }
+  if (phases.back().until) refuse(phases.size() - 1, "belongs to all but the last: what follows has no size");
+  train.global_batch = phases.back().size;
+}
+
 void refuse_running_loss(const Reader& reader) {
   if (!reader.is_word("balance", "global_aux_loss")) return;
   reader.fail("balance",

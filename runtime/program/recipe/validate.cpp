@@ -94,8 +94,11 @@ void check_positions(const Recipe& recipe) {
 
 void check_batch(const TrainRecipe& train, int64_t dp) {
   const int64_t at_once = dp * train.micro_batch;
-  if (train.global_batch % at_once == 0) return;
-  throw InputError("train.global_batch", number(train.global_batch) + " is not a multiple of dp x micro_batch = " +
+  std::vector<BatchPhase> phases = train.phases;
+  phases.push_back({.size = train.global_batch});
+  const auto wrong = std::ranges::find_if(phases, [&](const BatchPhase& each) { return each.size % at_once != 0; });
+  if (wrong == phases.end()) return;
+  throw InputError("train.global_batch", number(wrong->size) + " is not a multiple of dp x micro_batch = " +
                                              number(dp) + " x " + number(train.micro_batch) + " = " + number(at_once) +
                                              ": change train.global_batch, train.micro_batch or the mesh");
 }

@@ -12,14 +12,14 @@
 #include "runtime/program/recipe/check_data.h"
 #include "runtime/program/recipe/exported_model.h"
 #include "runtime/training/data/check_tokens.h"
+#include "runtime/training/transformer/batch_growth.h"
 
 namespace meshtrain {
 
 int64_t samples_of_run(const TrainRecipe& train, const TrainingState& state) {
   const int64_t most = std::numeric_limits<int64_t>::max() / train.sequence_length;
   const int64_t steps = std::max<int64_t>(0, train.steps - state.step);
-  const bool too_many = steps > (most - state.num_samples) / train.global_batch;
-  return too_many ? most : state.num_samples + steps * train.global_batch;
+  return samples_after(train, state.num_samples, steps, most);
 }
 
 std::string describe_samples(const Mixture& data, int64_t first, int64_t count) {
@@ -69,6 +69,7 @@ std::vector<Notice> describe_data(const Recipe& recipe, const Mixture& data, int
     }
   }
   for (Notice& line : sidecar_lines(recipe, tokenizer_of(recipe))) lines.push_back(std::move(line));
+  if (const std::string growth = describe_growth(recipe.train); !growth.empty()) lines.push_back({growth, false});
   const int64_t positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
     warn(fmt::format("train.sequence_length {} is beyond the model's max_position_embeddings {}", length, positions));

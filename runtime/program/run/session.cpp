@@ -13,6 +13,7 @@
 #include "runtime/program/telemetry/events.h"
 #include "runtime/program/watch/flight_files.h"
 #include "runtime/program/watch/phase.h"
+#include "runtime/training/transformer/batch_growth.h"
 
 namespace meshtrain {
 namespace {
@@ -42,7 +43,7 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
 
 void Session::open_trainer(std::shared_ptr<const PipelineMesh> pipeline_mesh, const ModelReplicas& replicas) {
   agree(world_, [&] {
-    if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps) {
+    if (prepared_.forecast && recipe_.train.steps >= Prediction::kSteps && recipe_.train.phases.empty()) {
       prediction_ =
           std::make_unique<Prediction>(prepared_.forecast->step, mesh_, prepared_.request.hosts.ranks_per_host,
                                        device_context_.peak, RunDirectory::forecast_of(folder_));
@@ -132,6 +133,9 @@ void Session::record_graph() {
   if (hindrance.empty() && trainer_->copies()) {
     hindrance = "parallel.fsdp.offload copies the optimizer's state between host and GPU in the step";
   }
+  if (hindrance.empty() && !decisions_.batch.phases.empty()) {
+    hindrance = "train.global_batch grows, and a graph has one number of micro-batches";
+  }
   if (hindrance.empty() && decisions_.offload_activations) {
     hindrance = "train.offload_activations copies between host and GPU in the step";
   }
@@ -141,9 +145,11 @@ void Session::record_graph() {
 
 RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start) try {
   const TrainingState& state = resumed_.state;
-  batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
-    return read_batch(*prepared_.data, decisions_.batch, mesh_, trainer_->layout(),
-                      first + i * recipe_.train.global_batch,
+  batches_.emplace(0, recipe_.train.steps - state.step, [&, next = state.num_samples](int64_t) mutable {
+    BatchOptions batch = decisions_.batch;
+    batch.global_batch = global_batch_after(batch, next);
+    const int64_t first = std::exchange(next, next + batch.global_batch);
+    return read_batch(*prepared_.data, batch, mesh_, trainer_->layout(), first,
                       decisions_.frozen_row ? std::nullopt : decisions_.shape.pad_token_id);
   });
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),

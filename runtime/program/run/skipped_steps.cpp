@@ -22,7 +22,7 @@ std::string describe(const StepMetrics& metrics) {
 }  // namespace
 
 bool may_skip(const TrainRecipe& train, bool scales_loss) {
-  return train.non_finite == "skip" || scales_loss;
+  return train.non_finite == "skip" || scales_loss || train.skip_outliers.has_value();
 }
 
 void SkippedSteps::judge(const StepMetrics& metrics) {
@@ -35,6 +35,7 @@ void SkippedSteps::judge(const StepMetrics& metrics) {
     ++num_without_label_;
     return;
   }
+  if (!metrics.outlier.empty()) return;  // recorded outliers widen the bounds: they end by themselves
   // An overflow of scaled gradients only means that the scale was too large; the loss does not depend on the scale.
   const bool overflow = scales_loss_ && std::isfinite(metrics.loss);
   if (train_.non_finite != "skip" && !overflow) {

@@ -8,10 +8,11 @@
 
 namespace meshtrain {
 
-/// The decision whether a run continues after a step that was skipped: one whose loss or gradients were not finite, or
-/// of which no label counts; such a step changes nothing. Equal on all ranks that see the same steps. Steps are skipped
-/// with train.non_finite: skip, and under fp16_mixed when the loss is finite and only gradients overflowed; at most
-/// train.max_skipped in a row. Steps without a label are always skipped, and do not count among these.
+/// The decision whether a run continues after a step that was skipped: one whose loss or gradients were not finite or
+/// an outlier, or of which no label counts; such a step changes nothing. Equal on all ranks that see the same steps.
+/// Steps that are not finite are skipped with train.non_finite: skip, and under fp16_mixed when the loss is finite and
+/// only gradients overflowed; at most train.max_skipped in a row. Steps without a label are always skipped, outliers as
+/// train.skip_outliers says; neither count among these.
 class SkippedSteps {
  public:
   /// Continues after `steps_made` steps, the last `in_a_row` of which were skipped. `scales_loss`:

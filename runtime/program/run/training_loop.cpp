@@ -10,6 +10,7 @@
 #include "runtime/program/watch/phase.h"
 #include "runtime/training/model/flops.h"
 #include "runtime/training/optimizer/schedule.h"
+#include "runtime/training/transformer/batch_growth.h"
 
 namespace meshtrain {
 namespace {
@@ -34,6 +35,12 @@ std::function<CopiedBytes()> copies_of(TransformerTrainer& trainer) {
   };
 }
 
+/// Returns the keys of metrics.jsonl whose numbers are outliers.
+std::string name_outliers(int kinds) {
+  if (kinds == (Outliers::kLoss | Outliers::kGradNorm)) return "loss and grad_norm";
+  return kinds == Outliers::kLoss ? "loss" : "grad_norm";
+}
+
 bool is_due(int64_t step, int64_t every) {
   return every > 0 && step % every == 0;
 }
@@ -48,8 +55,8 @@ TrainingLoop::TrainingLoop(const StepContext& run, TrainingState state)
       saved_(state_.step),
       meter_(run.mesh, run.device_peak, copies_of(run.trainer)),
       stragglers_(run.mesh.layout(), run.journal != nullptr ? run.journal->hosts() : std::vector<std::string>()),
-      flops_per_step_(flops_per_token(run.trainer.model(), run.recipe.model.shape, run.recipe.train.sequence_length) *
-                      static_cast<double>(run.recipe.train.global_batch * run.recipe.train.sequence_length)) {}
+      flops_per_token_(
+          meshtrain::flops_per_token(run.trainer.model(), run.recipe.model.shape, run.recipe.train.sequence_length)) {}
 
 RunEnd TrainingLoop::run() {
   const Phase phase([this] { return PhaseState{location(), PhaseKind::Step, step_}; });
@@ -92,7 +99,8 @@ bool TrainingLoop::make_step() {
   std::optional<StepOutcome> outcome;
   if (tokens.counted > 0) outcome = locate([&] { return trainer.step(batch, tokens.counted, asked); });
   state_.step = step;
-  state_.num_samples += train.global_batch;
+  const int64_t global_batch = global_batch_after(train, state_.num_samples);
+  state_.num_samples += global_batch;
   const StepResult result = locate([&] {
     if (!outcome) return trainer.skip(asked);
     const StepResult read = outcome->read();  // the only time in a step that the host waits for a device
@@ -102,7 +110,7 @@ bool TrainingLoop::make_step() {
   });
   bool stops = result.num_stop > 0 && step < train.steps;
   const int64_t own_counted = trainer.pipeline().has_loss() ? batch.num_counted : 0;
-  if (record(outcome ? &*outcome : nullptr, {own_counted, tokens.counted, asked, result}, stops)) {
+  if (record(outcome ? &*outcome : nullptr, {own_counted, tokens.counted, global_batch, asked, result}, stops)) {
     stops = step < train.steps;
   }
 
@@ -169,19 +177,23 @@ bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
   metrics.tokens = state_.num_samples * train.sequence_length;
   metrics.counted_tokens = made.num_counted;
   metrics.step_seconds = own.step_seconds;
-  metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
-  metrics.flops_per_rank = flops_per_step_ / metrics.step_seconds / static_cast<double>(run_.mesh.size());
+  if (!train.phases.empty()) metrics.global_batch = made.global_batch;
+  metrics.tokens_per_second = static_cast<double>(made.global_batch * train.sequence_length) / metrics.step_seconds;
+  metrics.flops_per_rank = flops_per_token_ * metrics.tokens_per_second / static_cast<double>(run_.mesh.size());
   if (train.device_flops > 0) metrics.mfu = metrics.flops_per_rank / train.device_flops;
   summarize(ranks, meter_.groups(), metrics);
   if (outcome && trainer.options().loss_scale) metrics.loss_scale = outcome->loss_scale;
-  if (outcome && trainer.options().shape.experts)
-    metrics.experts = expert_metrics(trainer.options(), made.result.part_sums);
-  metrics.skipped = !outcome || made.result.non_finite;
+  const PartSums sums = outcome ? part_sums(trainer.options(), made.result.part_sums) : PartSums();
+  if (outcome && trainer.options().shape.experts) metrics.experts = expert_metrics(trainer.options(), sums.routers);
+  if (sums.z_loss) metrics.z_loss = *sums.z_loss / static_cast<double>(made.num_counted);
+  metrics.skipped = !outcome || made.result.non_finite || made.result.outliers != 0;
   if (!outcome) {
-    metrics.no_label = describe_samples(run_.data, state_.num_samples - train.global_batch, train.global_batch);
+    metrics.no_label = describe_samples(run_.data, state_.num_samples - made.global_batch, made.global_batch);
     metrics.loss_max = metrics.loss;  // no number
-  } else if (metrics.skipped) {
+  } else if (made.result.non_finite) {
     metrics.non_finite = trainer.find_non_finite();
+  } else if (metrics.skipped) {
+    metrics.outlier = name_outliers(made.result.outliers);
   }
   skipped_.judge(metrics);
   // A run that stops on request writes its checkpoint at once and does not evaluate.

@@ -72,6 +72,7 @@ class TrainingLoop {
   StepRequest request() const;
   struct MadeStep {
     int64_t own_counted = 0, num_counted = 0;  // labels that count: of this rank, of all
+    int64_t global_batch = 0;
     StepRequest asked;
     StepResult result;
   };
@@ -98,7 +99,7 @@ class TrainingLoop {
   std::atomic<int64_t> saved_;  // step of the last complete checkpoint; 0: none
   StepMeter meter_;
   Stragglers stragglers_;
-  double flops_per_step_;  // of all ranks
+  double flops_per_token_;
   bool padding_mentioned_ = false;
 };
 

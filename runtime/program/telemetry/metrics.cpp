@@ -93,9 +93,12 @@ ordered_json MetricsFile::line_of(const StepMetrics& metrics) const {
                                   {"tokens", metrics.tokens},
                                   {"step_seconds", metrics.step_seconds},
                                   {"tokens_per_second", metrics.tokens_per_second}};
+  if (metrics.global_batch) entry["global_batch"] = *metrics.global_batch;
+  if (metrics.z_loss) entry["z_loss"] = *metrics.z_loss;
   if (metrics.loss_scale) entry["loss_scale"] = *metrics.loss_scale;
   if (records_skipped_ || metrics.skipped) entry["skipped"] = metrics.skipped;
   if (!metrics.non_finite.empty()) entry["non_finite"] = metrics.non_finite;
+  if (!metrics.outlier.empty()) entry["outlier"] = metrics.outlier;
   if (!metrics.no_label.empty()) entry["no_label"] = metrics.no_label;
   if (metrics.evaluation) {
     entry["eval_loss"] = metrics.evaluation->loss;

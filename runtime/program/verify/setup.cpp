@@ -74,6 +74,8 @@ VerifySetup set_up_verification(const Recipe& recipe, const VerifyOptions& optio
   verified.model.shape.adapter.draws_all = true;
   verified.model.shape.adapter.from.clear();
   verified.train.steps = options.steps;
+  verified.train.phases.clear();  // a batch that grows is verified at its last size
+  verified.train.skip_outliers.reset();
   verified.train.export_folder.clear();
   verified.schedule = {};
   verified.optimizer.learning_rate = std::max(verified.optimizer.learning_rate, kLeastLearningRate);

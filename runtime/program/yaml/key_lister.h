@@ -59,6 +59,14 @@ class KeyLister {
     }
   }
 
+  template <class T>
+  void field_or_list(const std::string& key, const int64_t&, const Rule& rule, std::vector<T>& values) {
+    list(key, values, T{});
+    for (KnownKey& known : keys_) {
+      if (known.path == prefix_ + key) known = {known.path, "a whole number, or a list of maps of keys", rule, ""};
+    }
+  }
+
   template <class Action>
   void when_reading(const Action&) {}
   template <class Action>

@@ -39,6 +39,8 @@ class Reader {
   void section(const std::string& key, std::optional<T>& value, const std::string& shorthand = "");
   template <class T>
   void list(const std::string& key, std::vector<T>& values, const std::type_identity_t<T>& item);
+  template <class T>
+  void field_or_list(const std::string& key, int64_t& value, const Rule& rule, std::vector<T>& values);
   template <class Action>
   void when_reading(const Action& action) {
     action(*this);
@@ -155,6 +157,17 @@ void Reader::list(const std::string& key, std::vector<T>& values, const std::typ
     fields(inner, found.emplace_back(item));
   }
   values = std::move(found);
+}
+
+template <class T>
+void Reader::field_or_list(const std::string& key, int64_t& value, const Rule& rule, std::vector<T>& values) {
+  const YamlValue* given = find(key);
+  if (given == nullptr || given->kind != YamlValue::Kind::List) {
+    values.clear();
+    return field(key, value, rule);
+  }
+  list(key, values, T{});
+  if (values.empty()) fail(key, "is an empty list: give a number, or maps in it");
 }
 
 template <class T>

@@ -16,6 +16,7 @@
 ///   section(key, value, shorthand)   a map that is one of our structs, described by its own `fields`; a single value
 ///                             in its place is for the key `shorthand`, if there is one
 ///   list(key, values, item)   a list of such maps; the keys that they leave out are as in `item`
+///   field_or_list(key, value, rule, values)   one number, or in its place a list of maps
 ///   when_reading(action)      defaults and demands that depend on several keys; ignored unless reading
 ///   when_complete(action)     likewise, of values that are required: ignored too when one of them is missing
 namespace meshtrain {

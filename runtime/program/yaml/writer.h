@@ -52,6 +52,11 @@ class Writer {
     }
   }
 
+  template <class T>
+  void field_or_list(const std::string& key, const int64_t& value, const Rule& rule, std::vector<T>& values) {
+    values.empty() ? field(key, value, rule) : list(key, values, T{});
+  }
+
   template <class Action>
   void when_reading(const Action&) {}
   template <class Action>

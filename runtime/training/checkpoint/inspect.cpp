@@ -58,6 +58,9 @@ std::string describe_state(const CheckpointHead& head) {
     text += ", loss scale " + std::to_string(state.loss_scale->value) + " for " +
             counted(state.loss_scale->num_finite, "step");
   }
+  if (state.recent) {
+    text += ", losses and norms of " + counted(state.recent->losses.size(), "recent step") + " to find outliers";
+  }
   text += "\n  written on mesh " + head.mesh + " by";
   for (const auto& [program, version] : head.versions) text += " " + program + " " + version;
   for (const auto& [key, file] : head.data) {

@@ -36,6 +36,14 @@ class Fields {
     if (!at(key).is_number()) refuse(key, "a number");
     return at(key).get<double>();
   }
+  std::vector<double> reals(const char* key) const {
+    std::vector<double> result;
+    for (const json& each : list(key)) {
+      if (!each.is_number()) refuse(key, "a list of numbers");
+      result.push_back(each.get<double>());
+    }
+    return result;
+  }
   std::string text(const char* key) const {
     if (!at(key).is_string()) refuse(key, "a text");
     return at(key).get<std::string>();
@@ -190,7 +198,14 @@ CheckpointHead parse_head(const Fields& fields) {
     state.loss_scale = {scale.real("value"), scale.number("finite_steps")};
     if (!(state.loss_scale->value > 0)) throw std::invalid_argument("its loss scale is not above 0");
   }
-  if (state.step == 0 && (state.num_samples > 0 || state.num_updates > 0 || state.num_skipped > 0 || state.loss_scale))
+  if (fields.contains("recent_steps")) {
+    const Fields recent = fields.map("recent_steps");
+    state.recent = {recent.reals("losses"), recent.reals("grad_norms")};
+    if (state.recent->losses.size() != state.recent->grad_norms.size())
+      throw std::invalid_argument("its recent steps have other numbers of losses than of gradient norms");
+  }
+  if (state.step == 0 &&
+      (state.num_samples > 0 || state.num_updates > 0 || state.num_skipped > 0 || state.loss_scale || state.recent))
     throw std::invalid_argument("it is of step 0, before which nothing can have been trained");
   head.mesh = fields.text("mesh");
   head.recipe = fields.text("recipe");

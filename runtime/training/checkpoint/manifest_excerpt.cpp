@@ -86,6 +86,12 @@ std::string packed(const Manifest& excerpt) {
     packer.plain(state.loss_scale->value);
     packer.number(state.loss_scale->num_finite);
   }
+  packer.plain(state.recent.has_value());
+  if (state.recent) {
+    packer.number(static_cast<int64_t>(state.recent->losses.size()));
+    for (const double loss : state.recent->losses) packer.plain(loss);
+    for (const double norm : state.recent->grad_norms) packer.plain(norm);
+  }
   packer.number(static_cast<int64_t>(excerpt.files.size()));
   for (const StoredFile& file : excerpt.files) {
     packer.text(file.name);
@@ -116,6 +122,13 @@ Manifest unpack_excerpt(const std::string& bytes) {
   if (unpacker.plain<bool>()) {
     const auto value = unpacker.plain<double>();
     state.loss_scale = {value, unpacker.number()};
+  }
+  if (unpacker.plain<bool>()) {
+    TrainingState::RecentSteps& recent = state.recent.emplace();
+    const auto count = static_cast<size_t>(unpacker.number());
+    for (std::vector<double>* numbers : {&recent.losses, &recent.grad_norms}) {
+      while (numbers->size() < count) numbers->push_back(unpacker.plain<double>());
+    }
   }
   for (int64_t count = unpacker.number(); count > 0; --count) {
     std::string name = unpacker.text();

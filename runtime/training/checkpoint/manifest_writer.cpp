@@ -109,6 +109,9 @@ ordered_json json_of(const CheckpointHead& head) {
     object["loss_scale"] = {{"value", head.state.loss_scale->value},
                             {"finite_steps", head.state.loss_scale->num_finite}};
   }
+  if (head.state.recent) {
+    object["recent_steps"] = {{"losses", head.state.recent->losses}, {"grad_norms", head.state.recent->grad_norms}};
+  }
   object["mesh"] = head.mesh;
   object["data"] = ordered_json::object();
   for (const auto& [key, print] : head.data) {

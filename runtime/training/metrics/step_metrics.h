@@ -60,8 +60,11 @@ struct StepMetrics {
   int64_t tokens = 0;  ///< tokens seen so far, this step's included
   double step_seconds = 0;
   double tokens_per_second = 0;
-  std::optional<double> loss_scale = {};  ///< under fp16_mixed: of this step's backward
-  bool skipped = false;                   ///< nothing was updated: not finite, or no label counts
+  std::optional<double> loss_scale = {};     ///< under fp16_mixed: of this step's backward
+  std::optional<double> z_loss = {};         ///< of the logits: mean over counted tokens, without its coefficient
+  std::optional<int64_t> global_batch = {};  ///< samples of this step, when the batch grows
+  bool skipped = false;                      ///< nothing was updated: not finite, an outlier, or no label counts
+  std::string outlier = {};                  ///< when skipped: "loss", "grad_norm" or "loss and grad_norm", an outlier
   std::string non_finite = {};  ///< when skipped: the first parameter with a gradient that is not finite, if any
   std::string no_label = {};    ///< when skipped because none of its labels counts: the samples of the step
   std::optional<EvaluationMetrics> evaluation = {};  ///< present when the model was evaluated after this step

@@ -39,7 +39,8 @@ struct Family {
   bool chooses_longrope = false;        ///< rope_type longrope, and no other scaling
   bool chooses_query_scalar = false;    ///< query_pre_attn_scalar
   bool chooses_softcaps = false;        ///< attn_logit_softcapping, final_logit_softcapping
-  bool chooses_local_theta = false;     ///< rope_local_base_freq
+  bool chooses_local_theta = false;     ///< rope_local_base_freq, unscaled: the theta of sliding layers
+  bool names_local_theta = false;       ///< config.json may have it by this name; else in rope_parameters alone
   bool chooses_window = false;          ///< sliding_window
   bool chooses_window_pattern = false;  ///< sliding_window_pattern, where layer_types is absent
   bool chooses_layer_types = false;     ///< layer_types; other families' layers are all alike

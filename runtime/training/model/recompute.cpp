@@ -64,6 +64,13 @@ struct RecomputedFunction : torch::autograd::Function<RecomputedFunction> {
 
 }  // namespace
 
+Recompute Recomputation::of(int64_t block) const {
+  if (block % every != 0) return Recompute::Nothing;
+  int64_t in_stage = block;
+  for (size_t stage = 0; stage < stages.size() && in_stage >= stages[stage]; ++stage) in_stage -= stages[stage];
+  return !first || in_stage < *first ? what : Recompute::Nothing;
+}
+
 at::Tensor recomputed(const std::vector<at::Tensor>& inputs,
                       std::function<at::Tensor(const std::vector<at::Tensor>&)> function, bool trainable) {
   const bool wanted = std::ranges::any_of(inputs, [](const at::Tensor& input) { return input.requires_grad(); });

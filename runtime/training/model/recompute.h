@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace meshtrain {
@@ -18,9 +19,11 @@ enum class Recompute {
 /// The choice of blocks that compute again.
 struct Recomputation {
   Recompute what = Recompute::Nothing;
-  int64_t every = 1;  ///< blocks 0, every, 2 every, ...; the others keep everything
+  int64_t every = 1;                  ///< blocks 0, every, 2 every, ...; the others keep everything
+  std::optional<int64_t> first = {};  ///< of these, only those among the first blocks of each stage; none: all
+  std::vector<int64_t> stages = {};   ///< the number of blocks in each stage of a pipeline; empty: one stage
 
-  Recompute of(int64_t block) const { return block % every == 0 ? what : Recompute::Nothing; }
+  Recompute of(int64_t block) const;
 };
 
 /// Returns function(inputs), and keeps only `inputs`, at least one tensor, for the backward. The backward calls

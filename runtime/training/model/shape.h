@@ -43,7 +43,7 @@ struct ModelShape {
   int64_t max_position_embeddings = 0;  ///< 0: not stated
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
-  double rope_local_base_freq = 0;       ///< Gemma 3: theta of sliding layers, unscaled; 0: that of all layers
+  double rope_local_base_freq = 0;       ///< Gemma 3, OLMo 3: theta of sliding layers, unscaled; 0: that of all layers
   double partial_rotary_factor = 1;      ///< Phi: the part of each head that rotates
   std::vector<int64_t> no_rope_layers;   ///< SmolLM3: for each layer 1 when it rotates, else 0; empty: all rotate
   int64_t sliding_window = 0;            ///< positions that a sliding layer sees, its own included; 0: all

@@ -81,7 +81,8 @@ at::Tensor Transformer::head_input(const at::Tensor& x) const {
 at::Tensor Transformer::head(const at::Tensor& x, const ForwardPass& pass) const {
   if (pass.labels.defined()) {
     return linear_cross_entropy(head_input(x), head_weight(), pass.labels, kIgnoredLabel, tensor_parallel_,
-                                std::nullopt, softcap_, adapter_terms(head_adapter_, {0}, pass.sequence.tokens));
+                                std::nullopt, softcap_, adapter_terms(head_adapter_, {0}, pass.sequence.tokens),
+                                pass.z_loss);
   }
   const at::Tensor last = head_input(x[-1]);
   pass.logits->emplace(last, head_weight(), tensor_parallel_, softcap_, adapter_terms(head_adapter_, {0}));

@@ -9,6 +9,7 @@
 #include "runtime/training/model/block.h"
 #include "runtime/training/safetensors/tensor_entry.h"
 #include "tensor_parallel/embedding.h"
+#include "tensor_parallel/linear_cross_entropy.h"
 #include "tensor_parallel/vocabulary_logits.h"
 
 namespace meshtrain {
@@ -21,6 +22,7 @@ struct ForwardPass {
   at::Tensor labels = {};
   /// Receives the logits of the token after the last: of one sequence, without recording, sequence or context parallel.
   std::optional<VocabularyLogits>* logits = nullptr;
+  LogitsZLoss z_loss = {};  ///< of the logits, in training
 };
 
 /// Attention or the feed-forward layer of a block, with the norms before and after it. A block's sublayers, called in

@@ -19,12 +19,19 @@ struct LossScaleOptions {
   double min = 1;
 };
 
+/// The rule by which a step is left out whose loss or gradient norm is an outlier (Outliers).
+struct OutlierOptions {
+  int64_t window = 128;  ///< number of steps before it that it is compared with; at least 6
+  double sigma = 6;      ///< standard deviations above their mean
+};
+
 /// The options for training a model of any parts.
 struct TrainerOptions {
   OptimizerOptions optimizer = {};
-  double clip_norm = 1;                             ///< 0: no clipping
-  std::optional<LossScaleOptions> loss_scale = {};  ///< factor of the loss before the backward, for fp16_mixed
-  std::optional<uint64_t> rounding_seed = {};       ///< rounds the optimizer's results stochastically, for bf16 only
+  double clip_norm = 1;                              ///< 0: no clipping
+  std::optional<LossScaleOptions> loss_scale = {};   ///< factor of the loss before the backward, for fp16_mixed
+  std::optional<OutlierOptions> skip_outliers = {};  ///< skips steps that are outliers
+  std::optional<uint64_t> rounding_seed = {};        ///< rounds the optimizer's results stochastically, for bf16 only
   /// Globs for the frozen parameters that are in checkpoints. Who resumes must write the values of others.
   std::vector<std::string> saved_frozen = {"*"};
 };

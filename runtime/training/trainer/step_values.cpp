@@ -6,6 +6,11 @@
 #include "mesh/device/device_transfer.h"
 
 namespace meshtrain {
+namespace {
+
+constexpr int64_t kScalars = 7;  // of a StepOutcome, before the sums of parts
+
+}  // namespace
 
 StepInputs::StepInputs(at::Tensor all)
     : values(std::move(all)),
@@ -29,8 +34,8 @@ StepOutcome::StepOutcome(at::Tensor all)
       non_finite(values[2]),
       num_stop(values[3]),
       num_saved(values[4]),
-      own_loss_sum(values[5]) {
-  constexpr int64_t kScalars = 6;
+      own_loss_sum(values[5]),
+      outliers(values[6]) {
   if (values.size(0) > kScalars) part_sums = values.narrow(0, kScalars, values.size(0) - kScalars);
 }
 
@@ -38,7 +43,7 @@ StepResult StepOutcome::read() const {
   at::Tensor& host = *host_values_;
   if (!host.defined()) host = values.is_meta() ? at::zeros(values.sizes(), at::kDouble) : values.cpu();
   const double* of = host.const_data_ptr<double>();
-  return {of[0], of[1], of[2] != 0, of[3], of[4], of[5], {of + 6, of + host.numel()}};
+  return {of[0], of[1], of[2] != 0, of[3], of[4], of[5], static_cast<int>(of[6]), {of + kScalars, of + host.numel()}};
 }
 
 }  // namespace meshtrain

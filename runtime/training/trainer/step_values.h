@@ -41,13 +41,14 @@ struct StepResult {
   bool non_finite = false;
   double num_stop = 0, num_saved = 0;
   double own_loss_sum = 0;
+  int outliers = 0;                    ///< the sum of Outliers::Kind; with one the step changed nothing
   std::vector<double> part_sums = {};  ///< of ModelPart::end_step()
 };
 
 /// The result of a step, still on the device: parts of one fp64 tensor, the same on every rank but for
 /// own_loss_sum.
 struct StepOutcome {
-  /// Views `values`, fp64 [6 + n], as the members below, in their order.
+  /// Views `values`, fp64 [7 + n], as the members below, in their order.
   explicit StepOutcome(at::Tensor values);
 
   at::Tensor values;
@@ -57,6 +58,7 @@ struct StepOutcome {
   at::Tensor num_stop;                           ///< number of ranks that requested a stop
   at::Tensor num_saved;                          ///< number of ranks whose part of a checkpoint is durable
   at::Tensor own_loss_sum;                       ///< over the counted tokens of this rank
+  at::Tensor outliers;                           ///< the sum of Outliers::Kind; with one the step changes nothing
   at::Tensor part_sums;                          ///< [n]: the sums of ModelPart::end_step(); undefined: none
   std::optional<double> optimizer_seconds = {};  ///< without waits for collectives; none on a GPU, which computes later
   double loss_scale = 1;                         ///< scale of the backward of this step

@@ -50,6 +50,7 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
                                            "out parallel.fsdp.offload.parameters");
   }
   if (scales_loss_) loss_scale_ = LossScale(*options.loss_scale);
+  if (options.skip_outliers) outliers_.emplace(*options.skip_outliers, device_);
   const bool is_offloaded = groups_.front().fsdp->is_offloaded();
   for (const ParameterGroup& group : groups_) {
     if (group.fsdp->is_offloaded() == is_offloaded &&
@@ -203,7 +204,8 @@ at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& 
   const at::Tensor votes = vote(loss_sum, part_sums, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
   const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
-  const at::Tensor values = at::stack({loss, grad_norm, non_finite, votes[2], votes[3], loss_sum});
+  const at::Tensor outliers = outliers_ ? outliers_->judge(loss, grad_norm) : at::zeros_like(non_finite);
+  const at::Tensor values = at::stack({loss, grad_norm, non_finite, votes[2], votes[3], loss_sum, outliers});
   return part_sums.defined() ? at::cat({values, votes.narrow(0, 4, part_sums.numel())}) : values;
 }
 
@@ -215,7 +217,9 @@ void Trainer::limit_graph() const {
 
 void Trainer::make_update(const StepOutcome& outcome, const at::Tensor& learning_rate) {
   FlightRecorder::own().set_work("optimizer");
-  at::Tensor numbers = at::stack({outcome.grad_norm, outcome.non_finite, learning_rate});
+  const at::Tensor skipped = (outcome.non_finite + outcome.outliers).ne(0).to(at::kDouble);
+  if (outliers_) outliers_->record(outcome.loss, outcome.grad_norm, outcome.non_finite);
+  at::Tensor numbers = at::stack({outcome.grad_norm, skipped, learning_rate});
   if (leaving_ && !device_.is_meta()) {
     numbers = numbers.cpu();
     mesh_.world().check();  // the numbers may be from a collective that failed
@@ -321,12 +325,14 @@ std::vector<ShardTensor> Trainer::shards() const {
 void Trainer::write(TrainingState& state) {
   state.num_updates = optimizer_->num_steps();
   state.loss_scale = loss_scale().state();
+  state.recent = outliers_ ? std::optional(outliers_->state()) : std::nullopt;
 }
 
 void Trainer::resume(const TrainingState& state) {
   optimizer_->resume(state.num_updates);
   undecided_.reset();
   if (state.loss_scale) loss_scale_.resume(*state.loss_scale);
+  if (outliers_) outliers_->resume(state.recent.value_or(TrainingState::RecentSteps{}));
   shards_changed({.frozen = true});
 }
 

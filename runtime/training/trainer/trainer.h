@@ -15,6 +15,7 @@
 #include "runtime/training/trainer/micro_batch.h"
 #include "runtime/training/trainer/model_part.h"
 #include "runtime/training/trainer/options.h"
+#include "runtime/training/trainer/outliers.h"
 #include "runtime/training/trainer/ownership.h"
 #include "runtime/training/trainer/parameter_meter.h"
 #include "runtime/training/trainer/pipeline.h"
@@ -62,8 +63,8 @@ class Trainer {
   /// the gradient of the mean loss, neither scaled nor clipped. `num_counted`: counted tokens of the complete step over
   /// dp x cp, at least 1.
   StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
-  /// Clips the gradients and changes the parameters. If the outcome is not finite, changes only the loss scale. All
-  /// ranks decide alike, because the vote gives them the same outcome.
+  /// Clips the gradients and changes the parameters. If the outcome is not finite, changes only the loss scale; if it
+  /// has outliers, nothing but their record. All ranks decide alike, because the vote gives them the same outcome.
   void update(const StepOutcome& outcome, double learning_rate);
 
   struct TokenCounts {
@@ -92,7 +93,7 @@ class Trainer {
   std::vector<ShardTensor> shards() const;
   /// Returns when the host may read and change those of shards() that are in its memory.
   void await_copies() const;
-  /// Writes the trainer's part of `state`: updates and loss scale.
+  /// Writes the trainer's part of `state`: updates, loss scale and the record of outliers.
   void write(TrainingState& state);
   /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
   void resume(const TrainingState& state);
@@ -171,6 +172,7 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // null until a step measures
   LossScale loss_scale_;
+  std::optional<Outliers> outliers_;
   Runs runs_;
   std::optional<StepOutcome> undecided_;  // the last step, until it has updated the loss scale
   // Last member, destroyed first: NCCL does not end a communicator while a graph holds its operations.

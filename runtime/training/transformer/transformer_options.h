@@ -20,11 +20,20 @@
 
 namespace meshtrain {
 
+/// A size that a batch has for a time.
+struct BatchPhase {
+  std::optional<int64_t> until = {};  ///< steps that begin before so many tokens have this size; none: all others
+  int64_t size = 0;                   ///< sequences of a step
+
+  bool operator==(const BatchPhase&) const = default;
+};
+
 /// The sizes of a step.
 struct BatchOptions {
   int64_t sequence_length = 0;
-  int64_t global_batch = 0;  ///< sequences of a step
-  int64_t micro_batch = 1;   ///< sequences that a rank computes at once
+  int64_t global_batch = 0;             ///< sequences of a step; of the last phase when there are phases
+  int64_t micro_batch = 1;              ///< sequences that a rank computes at once
+  std::vector<BatchPhase> phases = {};  ///< of a batch that grows (batch_growth.h); empty: all steps are alike
 };
 
 /// The dtypes of a model.
@@ -78,6 +87,7 @@ struct TransformerOptions {
   bool offload_parameters = true;             ///< false: offloads only the optimizer's state
   bool offload_activations = false;           ///< ActivationOffload on GPUs; no effect on CPU ranks
   BalancingOptions balancing = {};            ///< of experts; no effect without
+  double z_loss = 0;                          ///< the coefficient of the logits' z-loss (LogitsZLoss)
 };
 
 /// The options for training a Transformer on a mesh.

@@ -10,13 +10,21 @@
 
 namespace meshtrain {
 
+/// The sums of TransformerPart::end_step() over all parts and ranks.
+struct PartSums {
+  std::vector<double> routers = {};   ///< for expert_metrics(); empty without experts
+  std::optional<double> z_loss = {};  ///< LogitsZLoss::sum; none where there is no z-loss
+};
+PartSums part_sums(const TransformerOptions& options, std::vector<double> sums);
+
 /// Consecutive layers of a Transformer as a part of a model.
 class TransformerPart final : public ModelPart {
  public:
   /// `replicas`: the maps of the model's Fsdps. `sequences`: makes the Sequence of each micro-batch.
-  /// `routers`: of a model with experts; null without.
+  /// `routers`: of a model with experts; null without. `z_loss`: the coefficient of the logits' z-loss.
   TransformerPart(std::unique_ptr<ShardedModel> model, const ModelReplicas& replicas,
-                  std::shared_ptr<const Sequences> sequences, std::unique_ptr<StepRouters> routers = nullptr);
+                  std::shared_ptr<const Sequences> sequences, std::unique_ptr<StepRouters> routers = nullptr,
+                  double z_loss = 0);
 
   void begin_step(const at::Tensor& scale, int64_t num_micro_batches) override;
   at::Tensor end_step() override;
@@ -36,6 +44,7 @@ class TransformerPart final : public ModelPart {
   std::vector<ParameterGroup> groups_;
   std::shared_ptr<const Sequences> sequences_;
   std::unique_ptr<StepRouters> routers_;
+  LogitsZLoss z_loss_;  // with the sum of this step's micro-batches
 };
 
 /// Makes the Transformer of `options` in one part, or the parts of `stages`; see parallelize(). `replicas`: the result

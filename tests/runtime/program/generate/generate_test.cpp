@@ -113,9 +113,9 @@ TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
 INSTANTIATE_TEST_SUITE_P(All, Generate,
                          ::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_linear", "llama_yarn",
                                            "llama_bias", "mistral", "qwen2", "qwen3", "smollm3", "granite", "phi3",
-                                           "olmo2", "mistral_window", "qwen2_window", "gemma2", "gemma3", "mixtral",
-                                           "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "dots1",
-                                           "glm4_moe", "gpt_oss"));
+                                           "olmo2", "olmo3", "mistral_window", "qwen2_window", "gemma2", "gemma3",
+                                           "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe",
+                                           "granitemoeshared", "dots1", "glm4_moe", "gpt_oss"));
 
 TEST(GenerateOne, APromptInPiecesOfAnySizeIsTheSame) {
   Loaded loaded("qwen3", at::kDouble);

@@ -489,8 +489,8 @@ TEST_F(ConfigJson, LongropesFactorOfOneIsNoAbsentOne) {
 
 // The fixtures' config.json, which transformers wrote: the same model comes back.
 TEST_F(ConfigJson, WritesWhatItReadsOfEveryFamily) {
-  for (const char* name :
-       {"smollm3", "granite", "phi3", "phi3_long", "olmo2", "gemma2", "gemma3", "mistral_window", "qwen2_window"}) {
+  for (const char* name : {"smollm3", "granite", "phi3", "phi3_long", "olmo2", "olmo3", "gemma2", "gemma3",
+                           "mistral_window", "qwen2_window"}) {
     const std::string file = testing::source_folder() + "/tests/fixtures/" + name + "/config.json";
     const ModelShape shape = read_config_json(file);
     const std::string written = write_config_json(shape, "float32");

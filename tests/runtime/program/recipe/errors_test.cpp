@@ -224,10 +224,11 @@ INSTANTIATE_TEST_SUITE_P(
                    "--set model.freeze_padding_row=true: true needs model.pad_token_id, the token whose row it is"},
         BadSetting{{"model.pad_token_id=256"}, "--set model.pad_token_id=256: 256 is not a token: vocab_size is 256"},
         BadSetting{{"model.head_dim=7"}, "--set model.head_dim=7: 7 is odd: rotary positions turn pairs"},
-        BadSetting{{"model.family=gpt2"},
-                   "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, "
-                   "granite, phi3, olmo2, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, "
-                   "granitemoeshared, dots1, glm4_moe, gpt_oss"},
+        BadSetting{
+            {"model.family=gpt2"},
+            "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, "
+            "granite, phi3, olmo2, olmo3, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, "
+            "granitemoeshared, dots1, glm4_moe, gpt_oss"},
         BadSetting{{"model.num_experts=4"}, "--set model.num_experts=4: is not a key of family llama"},
         BadSetting{{"model.family=mixtral", "model.num_experts=4", "model.num_experts_per_tok=5"},
                    "--set model.num_experts_per_tok=5: 5 is more than num_experts 4"},

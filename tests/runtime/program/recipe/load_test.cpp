@@ -385,6 +385,45 @@ TEST(LoadRecipe, LayersMergeMapsAndReplaceTheRest) {
   EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"pp", "cp", "dp", "tp"}));
 }
 
+TEST(LoadRecipe, TheBatchIsANumberOrAListOfSizes) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  const auto load = [&](const std::string& batch) { return load_recipe(file, {"train.global_batch=" + batch}, ""); };
+  const Recipe growing = load("[{until: 64, size: 2}, {until: 1000, size: 4}, {size: 16}]");
+  EXPECT_EQ(growing.train.phases, (std::vector<BatchPhase>{{64, 2}, {1000, 4}, {{}, 16}}));
+  EXPECT_EQ(growing.train.global_batch, 16);
+  const Recipe again = parse_recipe(to_yaml(growing));
+  EXPECT_EQ(again.train.phases, growing.train.phases);
+  EXPECT_EQ(again.train.global_batch, 16);
+  EXPECT_TRUE(load("4").train.phases.empty());
+  const auto refused = [&](const std::string& batch) { return input_error([&] { load(batch); }); };
+  const std::string set = "--set train.global_batch=";
+  EXPECT_EQ(refused("[]"), set + "[]: is an empty list: give a number, or maps in it");
+  for (const auto& [batch, problem] : std::vector<std::pair<std::string, std::string>>{
+           {"[{size: 2}, {size: 4}]",
+            "train.global_batch[0].until: must be given: the tokens up to which the batch has this size"},
+           {"[{until: 9, size: 2}, {until: 9, size: 3}, {size: 4}]",
+            "train.global_batch[1].until: 9 is not above the 9 before it"},
+           {"[{until: 9, size: 2}]",
+            "train.global_batch[0].until: belongs to all but the last: what follows has no size"},
+           {"[{until: 9}, {size: 2}]", "train.global_batch[0].size: must be given"}}) {
+    EXPECT_EQ(refused(batch), set + batch + ": " + problem);
+  }
+}
+
+TEST(LoadRecipe, OutliersHaveDefaultsAndAShorthand) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  EXPECT_FALSE(load_recipe(file, {}, "").train.skip_outliers);
+  const auto load = [&](const std::string& outliers) {
+    const OutlierOptions found = *load_recipe(file, {"train.skip_outliers=" + outliers}, "").train.skip_outliers;
+    return std::pair(found.window, found.sigma);
+  };
+  EXPECT_EQ(load("{}"), std::pair(int64_t{128}, 6.0));
+  EXPECT_EQ(load("4.5"), std::pair(int64_t{128}, 4.5));
+  EXPECT_EQ(load("{window: 32}"), std::pair(int64_t{32}, 6.0));
+}
+
 TEST(LoadRecipe, AxesThatTheOrderLeavesOutAreTheOutermost) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe + "parallel: {mesh: {dp: 2, cp: 2}, order: [dp, tp]}\n");

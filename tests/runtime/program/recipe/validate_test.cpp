@@ -87,6 +87,11 @@ TEST(Validate, NamesTheBatch) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.global_batch = 6; }),
             "train.global_batch: 6 is not a multiple of dp x micro_batch = 2 x 2 = 4: change train.global_batch, "
             "train.micro_batch or the mesh");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.train.phases = {{1000, 4}, {2000, 10}, {{}, 8}};
+            }),
+            "train.global_batch: 10 is not a multiple of dp x micro_batch = 2 x 2 = 4: change train.global_batch, "
+            "train.micro_batch or the mesh");
 }
 
 TEST(Validate, NamesLongropeBesideDocuments) {

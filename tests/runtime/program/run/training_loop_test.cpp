@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <random>
+#include <span>
 #include <tuple>
 
 #include "mesh/agree.h"
@@ -37,6 +39,80 @@ TEST_F(TrainingLoopTest, EachStepHasTheNextSamplesAlsoAfterAChangeOfTheBatch) {
     EXPECT_NEAR(losses[static_cast<size_t>(step)], column("loss").at(0), 1e-6) << "step " << step + 1;
   }
   EXPECT_GT(std::abs(losses[0] - losses[1]), 1e-3) << "the batches must have different losses";
+}
+
+// As above; steps begin after 0, 2 and 4 samples of 16 tokens, then have 3 samples.
+TEST_F(TrainingLoopTest, ABatchThatGrowsHasTheNextSamplesAlsoAcrossAResume) {
+  std::mt19937_64 random(7);
+  std::string tokens(18 * 17, '\0');
+  for (char& id : tokens) id = static_cast<char>(random() % 64);
+  const auto settings = [&](const std::string& name, size_t first, size_t samples, int steps,
+                            const std::string& batch) {
+    write_file(path(name), tokens.substr(first * 17, samples * 17));
+    return Words{"data.tokens=" + path(name).string(), "train.steps=" + std::to_string(steps),
+                 "train.global_batch=" + batch, "optimizer.learning_rate=1e-30", "checkpoint.every=2"};
+  };
+  const std::string sizes = "[{until: 70, size: 2}, {size: 3}]";
+  train(settings("all", 0, 18, 5, sizes));
+  EXPECT_TRUE(has(log, "global batch: 2 samples up to step 3 (96 tokens), then 3\n")) << log;
+  EXPECT_EQ(column("tokens"), (std::vector<double>{32, 64, 96, 144, 192}));
+  EXPECT_EQ(column("global_batch"), (std::vector<double>{2, 2, 2, 3, 3}));
+  const std::vector<double> losses = column("loss");
+  run_dir = path("stopped");
+  train(settings("all", 0, 18, 2, sizes));
+  train(settings("all", 0, 18, 5, sizes), resumed());
+  EXPECT_EQ(column("loss"), losses) << "to the bit";
+  for (const auto& [step, first, batch] : {std::tuple{0, 0, 2}, {1, 2, 2}, {2, 4, 2}, {3, 6, 3}, {4, 9, 3}}) {
+    run_dir = path("run" + std::to_string(step));
+    train(settings("step" + std::to_string(step), static_cast<size_t>(first), static_cast<size_t>(batch), 1,
+                   std::to_string(batch)));
+    EXPECT_NEAR(losses[static_cast<size_t>(step)], column("loss").at(0), 1e-6) << "step " << step + 1;
+  }
+}
+
+/// Returns true when the last of `numbers` is above the mean of up to six before it by more than two deviations.
+bool stands_out(std::span<const double> numbers) {
+  const double last = numbers.back();
+  numbers = numbers.first(numbers.size() - 1);
+  if (numbers.size() > 6) numbers = numbers.last(6);
+  if (numbers.size() < 2) return false;
+  const auto count = static_cast<double>(numbers.size());
+  const double mean = std::accumulate(numbers.begin(), numbers.end(), 0.0) / count;
+  double squares = 0;
+  for (const double number : numbers) squares += (number - mean) * (number - mean);
+  return last - mean > 2 * std::sqrt(squares / (count - 1));
+}
+
+TEST_F(TrainingLoopTest, AStepThatIsAnOutlierIsSkippedAndNamedAlsoAcrossAResume) {
+  std::string tokens(48 * 17, '\5');  // twelve steps, of which the tenth has other tokens
+  std::fill_n(tokens.begin() + 36 * 17, 4 * 17, '\50');
+  write_file(path("spike.bin"), tokens);
+  const auto settings = [&](int steps) {
+    return Words{"data.tokens=" + path("spike.bin").string(), "train.steps=" + std::to_string(steps),
+                 "train.skip_outliers={window: 6, sigma: 2}", "train.z_loss=1e-3", "checkpoint.every=8"};
+  };
+  train(settings(12));
+  const std::vector<nlohmann::json> steps = lines("metrics.jsonl");
+  const std::vector<double> losses = column("loss"), norms = column("grad_norm");
+  ASSERT_EQ(steps.size(), 12u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const bool loss = stands_out({losses.data(), i + 1}), norm = stands_out({norms.data(), i + 1});
+    EXPECT_EQ(steps[i].at("skipped"), loss || norm) << i;
+    EXPECT_EQ(steps[i].value("outlier", ""), loss && norm ? "loss and grad_norm"
+                                             : loss       ? "loss"
+                                             : norm       ? "grad_norm"
+                                                          : "")
+        << i;
+    EXPECT_GT(steps[i].at("z_loss"), 1) << "of 64 logits around 0";
+  }
+  EXPECT_EQ(steps[9].at("skipped"), true);
+  EXPECT_TRUE(has(log, "  skipped, an outlier: loss")) << log;
+  EXPECT_TRUE(has(log, "  z loss ")) << log;
+  run_dir = path("stopped");
+  train(settings(8));
+  train(settings(12), resumed());
+  EXPECT_EQ(column("loss"), losses) << "to the bit";
+  EXPECT_EQ(lines("metrics.jsonl")[9].at("skipped"), true);
 }
 
 TEST_F(TrainingLoopTest, CheckpointsAreWrittenWhenTheyAreDueAndAfterTheLastStep) {

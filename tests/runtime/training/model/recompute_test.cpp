@@ -149,5 +149,19 @@ TEST(Recompute, EveryNthBlock) {
   }
 }
 
+TEST(Recomputation, OfTheFirstBlocksOfEachStage) {
+  const auto blocks_of = [](const Recomputation& choice) {
+    std::vector<int64_t> blocks;
+    for (int64_t block = 0; block < 9; ++block) {
+      if (choice.of(block) == Recompute::All) blocks.push_back(block);
+    }
+    return blocks;
+  };
+  EXPECT_EQ(blocks_of({.what = Recompute::All, .first = 4}), (std::vector<int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(blocks_of({.what = Recompute::All, .every = 2, .first = 4}), (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(blocks_of({.what = Recompute::All, .first = 2, .stages = {3, 4, 2}}),
+            (std::vector<int64_t>{0, 1, 3, 4, 7, 8}));
+}
+
 }  // namespace
 }  // namespace meshtrain::testing
