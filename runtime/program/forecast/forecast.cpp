@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "expert_parallel/dispatch.h"
 #include "runtime/program/forecast/pipeline_forecast.h"
 #include "runtime/program/forecast/rank_steps.h"
 
@@ -134,6 +135,12 @@ std::vector<Timeline> timelines(const Decisions& decisions, const ForecastHosts&
 RunForecast forecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine) {
   if (has_pipeline(decisions)) return PipelineForecast(decisions, hosts, machine).fullest();
   return of_ranks(decisions, hosts, machine, 0, decisions.layout.size() - 1);
+}
+
+std::optional<RunForecast> forecast_worst_routing(const Decisions& decisions, const ForecastHosts& hosts) {
+  if (decisions.layout.ep() == 1) return std::nullopt;
+  const WorstRouting worst;
+  return forecast(decisions, hosts);
 }
 
 }  // namespace meshtrain

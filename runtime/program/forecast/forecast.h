@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "runtime/program/forecast/simulation.h"
@@ -21,6 +22,10 @@ struct RunForecast {
 /// With a machine it also predicts the time of a step, that of the slower of the two ranks. With pp it compares the
 /// ranks whose stages differ, each with its own layers, and the time is that of the pipeline (pipeline_time()).
 RunForecast forecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine = nullptr);
+
+/// Returns forecast() for the rank with experts that all tokens of all ranks of ep choose: a second number beside that
+/// of forecast(), for which all experts are chosen equally often. None without ep.
+std::optional<RunForecast> forecast_worst_routing(const Decisions& decisions, const ForecastHosts& hosts);
 
 /// Returns the forecast of rank `rank` alone; with pp its time is that of the pipeline.
 StepForecast forecast_rank(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,

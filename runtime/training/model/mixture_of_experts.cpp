@@ -80,9 +80,21 @@ MixtureOfExperts::MixtureOfExperts(int64_t layer, const std::string& name, const
 }
 
 at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const Sequence& sequence) const {
-  const at::Tensor y = all_rows(compute_experts(own_rows(x.value, rows_over_), recompute, sequence.routers),
-                                x.value.size(0), rows_over_);
-  return shared_ ? y + compute_shared(x, recompute, sequence.tokens) : y;
+  const at::Tensor rows = own_rows(x.value, rows_over_);
+  const Routing routing = choose(rows, sequence.routers);
+  if (ep_.size() == 1) {
+    const at::Tensor y =
+        mixture(rows, routing.weights, sort_by_expert(routing.computed(rule_.num_experts), rule_.num_experts),
+                {gate_up_.tensor, down_.tensor, {}, {}}, activation_, recompute);
+    return shared_ ? y + compute_shared(x, recompute, sequence.tokens) : y;
+  }
+  const PendingDispatch dispatch(routing.computed(rule_.num_experts), rule_.num_experts, ep_);
+  const at::Tensor shared = shared_ ? compute_shared(x, recompute, sequence.tokens) : at::Tensor();
+  const at::Tensor y =
+      mixture_over_ranks(rows, routing.weights, dispatch.wait(), {gate_up_.tensor, down_.tensor, {}, {}}, activation_,
+                         recompute, with_experts_);
+  const at::Tensor all = all_rows(y, x.value.size(0), rows_over_);
+  return shared_ ? all + shared : all;
 }
 
 at::Tensor MixtureOfExperts::logits_of(const at::Tensor& x) const {
@@ -93,15 +105,6 @@ at::Tensor MixtureOfExperts::logits_of(const at::Tensor& x) const {
 Routing MixtureOfExperts::choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const {
   const at::Tensor logits = logits_of(x), bias = selection_bias_ ? selection_bias_->tensor : at::Tensor();
   return pass ? pass->route_tokens(layer_, rule_, logits, bias) : route(rule_, logits, bias);
-}
-
-at::Tensor MixtureOfExperts::compute_experts(const at::Tensor& x, bool recompute,
-                                             const std::shared_ptr<RouterPass>& pass) const {
-  const auto [choices, weights] = choose(x, pass);
-  const ExpertRows rows = sort_by_expert(choices, rule_.num_experts);
-  const ExpertWeights experts = {gate_up_.tensor, down_.tensor, {}, {}};
-  if (ep_.size() == 1) return mixture(x, weights, rows, experts, activation_, recompute);
-  return mixture_over_ranks(x, weights, rows, experts, activation_, recompute, ep_, with_experts_);
 }
 
 at::Tensor MixtureOfExperts::compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {

@@ -154,6 +154,13 @@ TEST(PipelineForecast, APlanSaysThatPipelinesAreLeftOut) {
   EXPECT_EQ(left_out(flat, 8),
             "meshes with pp are left out: --set parallel.mesh.pp=2, or another size above 1, adds them all");
   EXPECT_EQ(left_out(staged({}), 8), "");
+  const std::vector<std::string> mixture = {"model.family=mixtral", "model.num_experts=4",
+                                            "model.num_experts_per_tok=2"};
+  EXPECT_EQ(left_out(staged(mixture), 8),
+            "meshes with ep are left out: --set parallel.mesh.ep=2, or another size above 1, adds them all");
+  std::vector<std::string> with_ep = mixture;
+  with_ep.emplace_back("parallel.mesh.ep=2");
+  EXPECT_EQ(left_out(staged(with_ep), 8), "");
   EXPECT_EQ(left_out(flat, 1), "");
   EXPECT_EQ(left_out(staged({"parallel.pipeline.schedule=auto", "model.num_hidden_layers=1"}), 8), "");
   ForecastRequest request = gpus(2);
