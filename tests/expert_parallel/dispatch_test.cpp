@@ -47,10 +47,12 @@ std::vector<std::pair<std::string, Tokens>> all_tokens() {
   };
   const at::Tensor last =
       at::tensor({kCutExperts - 1, kCutExperts - 2}, at::kLong).expand({count(even), kCutSlots}).contiguous();
+  const at::Tensor one = at::full({count(even), 1}, kCutExperts - 1, at::kLong);
   const at::Tensor none = at::empty({0, kCutSlots}, at::kLong);
   return {{"even", {even, any(even)}},
           {"uneven, and a rank without tokens", {uneven, any(uneven)}},
           {"all tokens to the last rank's experts", {even, last}},
+          {"all tokens to one expert, whose rows are computed in blocks on four ranks", {even, one}},
           {"no tokens", {std::vector<int64_t>(static_cast<size_t>(n), 0), none}}};
 }
 
@@ -75,6 +77,7 @@ TEST(MixtureOverRanks, IsThatOfOneRankWithAllTokens) {
       ExpertCase shape;
       shape.num_experts = kCutExperts;
       shape.choices = tokens.choices;
+      shape.top_k = tokens.choices.size(1);
       shape.tokens = tokens.choices.size(0);
       const ExpertInputs all(shape, at::kDouble, at::kDouble);
       const at::Tensor dy = random_tensor({shape.tokens, shape.width}, 50);
