@@ -4,20 +4,12 @@
 
 #include <functional>
 
+#include "expert_parallel/dispatch.h"
+#include "expert_parallel/expert_arithmetic.h"
 #include "expert_parallel/expert_rows.h"
-#include "expert_parallel/gated_activation.h"
-#include "mesh/group.h"
 #include "tensor_parallel/products/layer_input.h"
 
 namespace meshtrain {
-
-/// The weights of E experts, in the dtype of x. They need not be leaves of autograd.
-struct ExpertWeights {
-  at::Tensor gate_up;       ///< [E, 2F, M]
-  at::Tensor down;          ///< [E, M, F]
-  at::Tensor gate_up_bias;  ///< [E, 2F]; undefined: none
-  at::Tensor down_bias;     ///< [E, M]; undefined: none
-};
 
 /// Computes weight * down(activation(gate_up(x))) with the experts of rows that are sorted by expert. x: [R, M];
 /// `weights`: [R], fp32 or of the dtype of x. Returns [R, M]. Differentiable once with respect to x, `weights` and the
@@ -38,12 +30,19 @@ at::Tensor mixture(const at::Tensor& x, const at::Tensor& weights, const ExpertR
 /// unit.
 using WithExperts = std::function<at::Tensor(const std::function<at::Tensor()>& compute)>;
 
-/// Computes the mixture where experts are cut over the ranks of `ep` and each rank has other tokens. Rows and their
+/// Computes the mixture where experts are cut over the ranks of ep and each rank has other tokens. Rows and their
 /// weights are sent to the experts' ranks and the results return (dispatch.h). A token's slots are therefore summed on
-/// its own rank, in the order of one rank. `experts`: the E/ep experts of this rank, used within `with_experts`. Every
-/// rank of `ep` must call it, even a rank without tokens.
-at::Tensor mixture_over_ranks(const at::Tensor& x, const at::Tensor& weights, const ExpertRows& rows,
+/// its own rank, in the order of one rank. Rows of one piece travel while those of another are computed, in both
+/// passes. `experts`: the E/ep experts of this rank, used within `with_experts`. Every rank of ep must call it and its
+/// backward, even a rank without tokens. Differentiable once with respect to x [T, M], `weights` [T, k] and the
+/// experts' weights.
+///
+/// A rank that receives more than kMostKeptRows times the rows that a rank sends on average, or than it sends itself,
+/// computes them in blocks of so many rows and keeps of them only the rows: its activations do not grow with ep.
+at::Tensor mixture_over_ranks(const at::Tensor& x, const at::Tensor& weights, const Dispatch& dispatch,
                               const ExpertWeights& experts, const GatedActivation& activation, bool recompute,
-                              const Group& ep, const WithExperts& with_experts);
+                              const WithExperts& with_experts);
+
+inline constexpr int64_t kMostKeptRows = 2;
 
 }  // namespace meshtrain

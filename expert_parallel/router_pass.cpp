@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "expert_parallel/balance.h"
+#include "expert_parallel/capacity.h"
 #include "expert_parallel/row_arithmetic.h"
 #include "mesh/device/aten.h"
 
@@ -64,8 +65,23 @@ Routing RouterPass::route_tokens(int64_t layer, const Router& router, const at::
     of.changed = std::get<0>(own.sort(1)).ne(std::get<0>(reference.sort(1))).any(1).sum();
   }
   if (is_first && use_.records) of.choices = routing.choices;
+  if (is_first) of.dropped = dropped(router, routing.choices);
+  routing.dropped = of.dropped;
   routing.weights = balanced_weights(of, layer, is_first, router, logits, routing);
   return routing;
+}
+
+at::Tensor RouterPass::dropped(const Router& router, const at::Tensor& choices) const {
+  if (!options_.capacity_factor) return {};
+  const int64_t num_tokens = tokens_.sequences * tokens_.length;
+  const int64_t capacity = expert_capacity(*options_.capacity_factor, num_tokens, router.top_k, router.num_experts);
+  const at::Tensor places = tokens_.sequence_of * tokens_.length + tokens_.numbers.remainder(tokens_.length);
+  return pairs_beyond(capacity, choices, places, num_tokens, router.num_experts, tokens_.sharers);
+}
+
+at::Tensor RouterPass::num_dropped(int64_t layer) const {
+  const at::Tensor& all = layers_.at(static_cast<size_t>(layer)).dropped;
+  return all.defined() ? all.sum() : all;
 }
 
 at::Tensor RouterPass::balanced_weights(Layer& of, int64_t layer, bool is_first, const Router& router,

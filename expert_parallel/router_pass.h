@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "expert_parallel/routing.h"
@@ -24,6 +25,8 @@ struct BalancingOptions {
   double coefficient = 0;  ///< coefficient of the balancing loss
   double z_loss = 0;       ///< coefficient of the z-loss
   double bias_update = 0;  ///< rate of selection_bias_update(), per step; a RouterPass does not use it
+  /// An expert computes so many times the balanced number of a micro-batch's tokens at most; none: all that choose it.
+  std::optional<double> capacity_factor = {};
 };
 
 /// The tokens of a micro-batch that the routers of this rank see.
@@ -32,7 +35,7 @@ struct RouterTokens {
   int64_t length = 1;       ///< S, the length of a complete sequence
   at::Tensor sequence_of;   ///< int64 [T]: the sequence of each token
   Group sharers = {};       ///< the ranks that see the other tokens of these sequences
-  at::Tensor numbers = {};  ///< int64 [T]: the number of each token in the run; only ChoiceUse needs it
+  at::Tensor numbers = {};  ///< int64 [T]: the number of each token in the run; only ChoiceUse and a capacity need it
 };
 
 /// The choices of all tokens of a run, by layer of the model: int64 [tokens, k]; undefined for layers without experts.
@@ -59,8 +62,10 @@ class RouterPass : public std::enable_shared_from_this<RouterPass> {
   RouterPass(const BalancingOptions& options, RouterTokens tokens, at::Tensor seed, int64_t num_layers,
              ChoiceUse use = {});
 
-  /// Returns route() of these arguments, or the replayed choices with their weights. The backward of the weights adds
-  /// the gradients of the losses of `layer`. Not collective.
+  /// Returns route() of these arguments, or the replayed choices with their weights, and the pairs that a capacity
+  /// drops. The backward of the weights adds the gradients of the losses of `layer`. Losses and counts are those of all
+  /// choices. With a capacity every sharer must call it; a layer that is computed again drops the same pairs and
+  /// communicates nothing.
   Routing route_tokens(int64_t layer, const Router& router, const at::Tensor& logits,
                        const at::Tensor& selection_bias = {});
 
@@ -74,6 +79,10 @@ class RouterPass : public std::enable_shared_from_this<RouterPass> {
   /// Returns int64 [E]: how often this rank's tokens chose each expert of `layer`. Undefined when the layer has no
   /// experts or is not on this rank.
   at::Tensor counts(int64_t layer) const;
+
+  /// Returns the number of pairs of this rank's tokens that are dropped in `layer`: an int64 scalar, undefined for
+  /// none.
+  at::Tensor num_dropped(int64_t layer) const;
 
   /// Returns the recorded choices of `layer`, int64 [T, k]. Undefined as counts() is, and when choices are not
   /// recorded.
@@ -94,11 +103,14 @@ class RouterPass : public std::enable_shared_from_this<RouterPass> {
     at::Tensor sums;        // [rows, E]: probabilities summed over this rank's tokens
     at::Tensor z;           // z-loss summed over this rank's tokens
     at::Tensor choices;     // if recorded
+    at::Tensor dropped;     // [T, k] bool; undefined: none
     at::Tensor changed;     // scalar: number of tokens whose choices differ from the reference
   };
 
   at::Tensor balanced_weights(Layer& of, int64_t layer, bool is_first, const Router& router, const at::Tensor& logits,
                               const Routing& routing);
+  /// Returns the pairs of `choices` that a capacity drops.
+  at::Tensor dropped(const Router& router, const at::Tensor& choices) const;
   /// Returns the choices of the reference for this rank's tokens.
   at::Tensor reference_of(int64_t layer) const;
   int64_t rows() const { return options_.scope == BalanceScope::Sequence ? tokens_.sequences : 1; }

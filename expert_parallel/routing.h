@@ -27,8 +27,14 @@ struct Router {
 
 /// The experts of each token.
 struct Routing {
-  at::Tensor choices;  ///< [T, k] int64, by descending score (with the selection bias) unless replayed
-  at::Tensor weights;  ///< [T, k], differentiable with respect to the logits
+  at::Tensor choices;       ///< [T, k] int64, by descending score (with the selection bias) unless replayed
+  at::Tensor weights;       ///< [T, k], differentiable with respect to the logits
+  at::Tensor dropped = {};  ///< [T, k] bool: pairs that are not computed (capacity.h); undefined: none
+
+  /// Returns the choices for sort_by_expert() of `num_experts` experts.
+  at::Tensor computed(int64_t num_experts) const {
+    return dropped.defined() ? choices.masked_fill(dropped, num_experts) : choices;
+  }
 };
 
 /// Chooses the experts of T tokens from logits [T, E]. Scores are fp32, or fp64 for logits in fp64. A token's result

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "mesh/device/aten.h"
+#include "mesh/device/empty_rows.h"
 #include "mesh/device/meta_device.h"
 #include "mesh/device/row_chunks.h"
 
@@ -26,17 +27,27 @@ void for_pieces(int64_t rows, int64_t elements, const at::Tensor& like, const Pi
 at::Tensor rows_at(const at::Tensor& tensor, const at::Tensor& numbers) {
   const at::Tensor in_order = numbers.contiguous();  // as index_select would make it, unseen on the Meta device
   if (!tensor.is_meta()) return tensor.index_select(0, in_order);
-  std::vector<int64_t> shape = tensor.sizes().vec();  // LibTorch has no Meta kernel for it
-  shape[0] = numbers.size(0);
-  return at::empty(shape, tensor.options());
+  return empty_rows(tensor, numbers.size(0));  // LibTorch has no Meta kernel for it
 }
 
-at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows) {
+at::Tensor rows_at(const at::Tensor& tensor, const at::Tensor& numbers, const at::Tensor& left_out) {
+  if (!left_out.defined()) return rows_at(tensor, numbers);
+  if (tensor.size(0) == 0) return empty_rows(tensor, numbers.size(0)).zero_();
+  std::vector<int64_t> shape(static_cast<size_t>(tensor.dim()), 1);
+  shape[0] = numbers.size(0);
+  return rows_at(tensor, numbers).masked_fill_(left_out.view(shape), 0);
+}
+
+at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows, const at::Tensor& left_out) {
   at::Tensor out = at::empty({rows.size(0), y.size(1)}, y.options());
   const at::ScalarType dtype = sum_dtype(y);
   for_pieces(rows.size(0), y.size(1), y, [&](int64_t first, int64_t count) {
     const at::Tensor own = rows.narrow(0, first, count), to = out.narrow(0, first, count);
-    const auto slot = [&](int64_t index) { return rows_at(y, own.select(1, index)).to(dtype); };
+    const auto slot = [&](int64_t index) {
+      const at::Tensor without =
+          left_out.defined() ? left_out.narrow(0, first, count).select(1, index).contiguous() : at::Tensor();
+      return rows_at(y, own.select(1, index), without).to(dtype);
+    };
     at::Tensor sum = slot(0);
     for (int64_t index = 1; index < rows.size(1); ++index) sum.add_(slot(index));
     to.copy_(sum);

@@ -86,6 +86,27 @@ std::logic_error trained_otherwise(const Parameter& parameter, bool trainable) {
                           " after Fsdp took it: set requires_grad first, then wrap the module again");
 }
 
+/// The work of a run() of this thread, for the time of its forward. The work of a run() inside it is shown only while
+/// that one lasts.
+class RunWork {
+ public:
+  explicit RunWork(std::string work) : outer_(std::exchange(innermost(), std::move(work))) {}
+  ~RunWork() {
+    if (!outer_.empty()) FlightRecorder::own().set_work(outer_);
+    innermost() = outer_;
+  }
+  RunWork(const RunWork&) = delete;
+  RunWork& operator=(const RunWork&) = delete;
+
+ private:
+  static std::string& innermost() {
+    thread_local std::string work;
+    return work;
+  }
+
+  std::string outer_;
+};
+
 std::vector<Unit> make_units(std::vector<UnitSpec> specs, const FsdpOptions& options) {
   check(specs);
   const at::Device device = specs.front().parameters.front()->tensor.device();
@@ -138,9 +159,9 @@ struct Fsdp::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  void enter(const char* pass, size_t unit) const {
-    FlightRecorder::own().set_work(std::string(pass) + " of " + units[unit].name());
-  }
+  std::string work_of(const char* pass, size_t unit) const { return std::string(pass) + " of " + units[unit].name(); }
+
+  void enter(const char* pass, size_t unit) const { FlightRecorder::own().set_work(work_of(pass, unit)); }
 
   void before_backward(size_t unit) {
     const UnwatchedUses own;
@@ -270,6 +291,7 @@ const UnitMemory& Fsdp::memory() const {
 
 at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
   const bool is_recomputed = torch::autograd::get_current_graph_task_id() != -1;
+  const RunWork work(state_->work_of(is_recomputed ? "backward" : "forward", unit));
   if (is_recomputed) {
     state_->before_backward(unit);
     return forward();

@@ -46,9 +46,9 @@ int64_t product(const std::vector<Axis>& axes) {
   return ranks;
 }
 
-/// Returns sizes like `axes` that give `ranks` ranks, as --mesh takes them: with another dp if the other axes leave
-/// one.
-std::string fitting(std::vector<Axis> axes, int64_t ranks) {
+/// Returns sizes like `axes` and `ep` that give `ranks` ranks, as --mesh takes them: with another dp if the other axes
+/// leave one, and with ep if it divides the ranks of a stage.
+std::string fitting(std::vector<Axis> axes, int64_t ep, int64_t ranks) {
   auto data = std::ranges::find(axes, kDataAxis, &Axis::name);
   if (data == axes.end()) data = axes.begin();
   data->size = MeshLayout::kAuto;
@@ -56,17 +56,20 @@ std::string fitting(std::vector<Axis> axes, int64_t ranks) {
   const int64_t others = product(axes);
   const bool fits = !has_other_auto && ranks % others == 0;
   std::string text;
+  int64_t stages = 1;
   for (Axis& axis : axes) {
     if (!fits) axis.size = 1;
     if (&axis == &*data) axis.size = fits ? ranks / others : ranks;
+    if (axis.name == kPipelineAxis) stages = axis.size;
     text += (text.empty() ? "" : ",") + axis.name + "=" + size_name(axis.size);
   }
-  return text;
+  const bool keeps_ep = ep == MeshLayout::kAuto || (ep > 1 && ranks / stages % ep == 0);
+  return text + (keeps_ep ? std::string(",") + kExpertAxis + "=" + size_name(ep) : "");
 }
 
-std::string were_started(const std::vector<Axis>& axes, int64_t ranks) {
+std::string were_started(const std::vector<Axis>& axes, int64_t ep, int64_t ranks) {
   return "but " + counted(ranks, "was", "were") + " started: change --mesh or mpirun -n; --mesh " +
-         fitting(axes, ranks) + " would fit";
+         fitting(axes, ep, ranks) + " would fit";
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -126,6 +129,7 @@ MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& asked_sizes, co
                            int64_t ranks) {
   std::map<std::string, int64_t> sizes = asked_sizes;
   const auto experts = sizes.extract(kExpertAxis);
+  const int64_t ep = experts.empty() ? 1 : experts.mapped();
   std::vector<Axis> axes;
   for (const std::string& name : order) {
     const auto asked = sizes.find(name);
@@ -152,16 +156,15 @@ MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& asked_sizes, co
   const int64_t asked = product(axes);
   if (automatic != axes.end()) {
     if (ranks < asked || ranks % asked != 0) {
-      throw InputError(mesh + " needs a multiple of " + counted(asked, "rank") + ", " + were_started(axes, ranks));
+      throw InputError(mesh + " needs a multiple of " + counted(asked, "rank") + ", " + were_started(axes, ep, ranks));
     }
     automatic->size = ranks / asked;
   } else if (asked != ranks) {
-    throw InputError(mesh + " needs " + counted(asked, "rank") + ", " + were_started(axes, ranks));
+    throw InputError(mesh + " needs " + counted(asked, "rank") + ", " + were_started(axes, ep, ranks));
   }
   std::erase_if(axes, [](const Axis& axis) { return axis.name == kPipelineAxis && axis.size == 1; });
   const MeshLayout layout(axes);
-  if (experts.empty()) return layout;
-  return MeshLayout(std::move(axes), experts.mapped() == kAuto ? layout.size(kTensorAxis) : experts.mapped());
+  return MeshLayout(std::move(axes), ep == kAuto ? layout.size(kTensorAxis) : ep);
 }
 
 std::map<std::string, int64_t> MeshLayout::sizes() const {

@@ -1,17 +1,8 @@
 #include "tensor_parallel/collectives.h"
 
-#include "mesh/device/aten.h"
+#include "mesh/device/empty_rows.h"
 
 namespace meshtrain {
-namespace {
-
-at::Tensor empty_rows(const at::Tensor& x, int64_t rows) {
-  std::vector<int64_t> shape = x.sizes().vec();
-  shape.at(0) = rows;
-  return at::empty(shape, x.options());
-}
-
-}  // namespace
 
 PendingTensor start_gather_rows(const at::Tensor& x, const Group& group) {
   if (group.size() == 1) return {x, {}};

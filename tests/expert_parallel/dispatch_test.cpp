@@ -2,11 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <numeric>
 #include <stdexcept>
 
+#include "expert_parallel/experts.h"
 #include "mesh/backends/dry_run.h"
 #include "mesh/box.h"
+#include "mesh/device/meta_device.h"
 #include "mesh/device_mesh.h"
+#include "runtime/program/forecast/meta_memory.h"
 #include "tests/expert_parallel/naive.h"
 #include "tests/support/world.h"
 
@@ -42,10 +47,12 @@ std::vector<std::pair<std::string, Tokens>> all_tokens() {
   };
   const at::Tensor last =
       at::tensor({kCutExperts - 1, kCutExperts - 2}, at::kLong).expand({count(even), kCutSlots}).contiguous();
+  const at::Tensor one = at::full({count(even), 1}, kCutExperts - 1, at::kLong);
   const at::Tensor none = at::empty({0, kCutSlots}, at::kLong);
   return {{"even", {even, any(even)}},
           {"uneven, and a rank without tokens", {uneven, any(uneven)}},
           {"all tokens to the last rank's experts", {even, last}},
+          {"all tokens to one expert, whose rows are computed in blocks on four ranks", {even, one}},
           {"no tokens", {std::vector<int64_t>(static_cast<size_t>(n), 0), none}}};
 }
 
@@ -70,6 +77,7 @@ TEST(MixtureOverRanks, IsThatOfOneRankWithAllTokens) {
       ExpertCase shape;
       shape.num_experts = kCutExperts;
       shape.choices = tokens.choices;
+      shape.top_k = tokens.choices.size(1);
       shape.tokens = tokens.choices.size(0);
       const ExpertInputs all(shape, at::kDouble, at::kDouble);
       const at::Tensor dy = random_tensor({shape.tokens, shape.width}, 50);
@@ -82,9 +90,9 @@ TEST(MixtureOverRanks, IsThatOfOneRankWithAllTokens) {
                        weights = leaf(all.weights.narrow(0, own.offset, own.numel));
       const ExpertWeights experts = {
           leaf(all.experts.gate_up.narrow(0, first, held)), leaf(all.experts.down.narrow(0, first, held)), {}, {}};
-      const ExpertRows rows = sort_by_expert(tokens.choices.narrow(0, own.offset, own.numel), kCutExperts);
+      const PendingDispatch dispatch(tokens.choices.narrow(0, own.offset, own.numel), kCutExperts, world());
       const at::Tensor y =
-          mixture_over_ranks(x, weights, rows, experts, activation_of(shape), recompute, world(), as_is);
+          mixture_over_ranks(x, weights, dispatch.wait(), experts, activation_of(shape), recompute, as_is);
       y.backward(dy.narrow(0, own.offset, own.numel));
 
       // A token's slots are summed in the same order, and an expert's rows are in the order of all tokens.
@@ -97,6 +105,17 @@ TEST(MixtureOverRanks, IsThatOfOneRankWithAllTokens) {
   }
 }
 
+/// Returns the weights of the experts that this rank holds.
+ExpertWeights own_experts(int64_t held, int64_t features, int64_t width,
+                          const at::TensorOptions& options = at::kDouble) {
+  const auto made = [&](at::IntArrayRef shape) {
+    at::Tensor weight = at::ones(shape, options).requires_grad_();
+    weight.mutable_grad() = at::zeros(shape, options);
+    return weight;
+  };
+  return {made({held, 2 * features, width}), made({held, width, features}), {}, {}};
+}
+
 TEST(Dispatch, SendsEachRowOnceInEachDirection) {
   const auto n = static_cast<int64_t>(world().size());
   constexpr int64_t kEach = 16, kWidth = 6;
@@ -104,38 +123,76 @@ TEST(Dispatch, SendsEachRowOnceInEachDirection) {
   const DeviceMesh experts = mesh.experts();
   const Group& ep = experts.group("ep");
   const at::Tensor x = random_tensor({kEach, kWidth}, 4).requires_grad_();
+  const at::Tensor weights = at::ones({kEach, kCutSlots}, at::kDouble).requires_grad_();
   // Token t of each rank chooses experts 2t and 2t + 1 of 8: equally many rows for all.
   const at::Tensor choices = at::arange(kEach * kCutSlots, at::kLong).remainder(kCutExperts).view({kEach, kCutSlots});
   mesh.traffic().clear();
-  const ExpertRows rows = sort_by_expert(choices, kCutExperts);
-  const Dispatch dispatch = plan_dispatch(rows, ep);
-  const at::Tensor sent = send_to_experts(rows_of_tokens(x, rows), dispatch, "ep.rows");
-  EXPECT_EQ(sent.size(0), kEach * kCutSlots);
-  return_from_experts(sent, dispatch, "ep.rows").sum().backward();
-  const int64_t bytes = kEach * kCutSlots * kWidth * static_cast<int64_t>(sizeof(double)) * (n - 1) / n;
-  int64_t of_rows = 0;
-  for (const auto& [key, traffic] : mesh.traffic().entries())
-    of_rows += key.purpose == "ep.rows" ? traffic.sent_bytes : 0;
-  EXPECT_EQ(of_rows, 4 * bytes) << "there and back, in the forward and in the backward";
-  EXPECT_TRUE(at::equal(x.grad(), at::full_like(x, kCutSlots)));
+  const Dispatch dispatch = PendingDispatch(choices, kCutExperts, ep).wait();
+  EXPECT_EQ(dispatch.num_received(), kEach * kCutSlots);
+  mixture_over_ranks(x, weights, dispatch, own_experts(kCutExperts / n, 2, kWidth), silu_activation(), false, as_is)
+      .sum()
+      .backward();
+  const int64_t bytes = kEach * kCutSlots * static_cast<int64_t>(sizeof(double)) * (n - 1) / n;
+  std::map<std::string, int64_t> sent;
+  for (const auto& [key, traffic] : mesh.traffic().entries()) sent[key.purpose] += traffic.sent_bytes;
+  EXPECT_EQ(sent["ep.rows"], 4 * bytes * kWidth) << "there and back, in the forward and in the backward";
+  EXPECT_EQ(sent["ep.weights"], 2 * bytes) << "there, and their gradients back";
 }
 
 TEST(Dispatch, RefusesExpertsThatRanksDoNotDivide) {
   if (world().size() == 1) GTEST_SKIP() << "one rank divides all";
-  const ExpertRows rows = sort_by_expert(at::zeros({4, 1}, at::kLong), world().size() + 1);
-  EXPECT_THROW(plan_dispatch(rows, world()), std::invalid_argument);
+  EXPECT_THROW(PendingDispatch(at::zeros({4, 1}, at::kLong), world().size() + 1, world()), std::invalid_argument);
 }
 
-TEST(Dispatch, IsBalancedOnTheMetaDevice) {
-  constexpr int64_t kEach = 12, kRanks = 4;
-  const auto backend = dry_run_backend(1, kRanks);
-  const Group ep(backend, "ep", {0, 1, 2, 3}, "rank 1");
-  const at::Tensor choices = at::empty({kEach, kCutSlots}, at::TensorOptions(at::kMeta).dtype(at::kLong));
-  const Dispatch dispatch = plan_dispatch(sort_by_expert(choices, kCutExperts), ep);
-  EXPECT_EQ(dispatch.starts.size(), kCutExperts / kRanks + 1u);
-  EXPECT_EQ(dispatch.num_rows(), kEach * kCutSlots);
-  const at::Tensor x = at::empty({kEach * kCutSlots, 3}, at::kMeta);
-  EXPECT_EQ(send_to_experts(x, dispatch, "ep.rows").size(0), dispatch.num_rows());
+/// Returns a rank of a world of `ranks` ranks that does not exist.
+Group imagined(int ranks) {
+  std::vector<int64_t> members(static_cast<size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  return Group(dry_run_backend(1, ranks), "ep", members, "rank 1");
+}
+
+at::Tensor choices_on_meta(int64_t tokens, int64_t slots) {
+  return at::empty({tokens, slots}, at::TensorOptions(at::kMeta).dtype(at::kLong));
+}
+
+TEST(Dispatch, IsBalancedOnTheMetaDeviceUnlessTheWorstIsAssumed) {
+  constexpr int64_t kEach = 12, kRanks = 4, kOwn = kCutExperts / kRanks;
+  const at::Tensor choices = choices_on_meta(kEach, kCutSlots);
+  const auto dispatch = [&] { return PendingDispatch(choices, kCutExperts, imagined(kRanks)).wait(); };
+  EXPECT_EQ(dispatch().num_received(), kEach * kCutSlots);
+  EXPECT_EQ(dispatch().pieces.size(), static_cast<size_t>(kOwn));
+  {
+    const WorstRouting worst;
+    EXPECT_EQ(dispatch().num_received(), kRanks * kEach * kCutSlots);
+    EXPECT_EQ(PendingDispatch(choices_on_meta(kEach, 3), kCutExperts, imagined(kRanks)).wait().num_received(),
+              kRanks * kEach * kOwn)
+        << "a token chooses an expert once";
+  }
+  EXPECT_EQ(dispatch().num_received(), kEach * kCutSlots);
+}
+
+/// The largest memory of a rank that receives all rows of `ranks` ranks, without its rows, in either pass.
+int64_t most_activations(int ranks) {
+  constexpr int64_t kEach = 64, kWidth = 16, kFeatures = 4096, kRowTensors = 8, kElement = 4;
+  const MetaDeviceGuard host(c10::kCPU);
+  const auto options = at::TensorOptions(at::kMeta).dtype(at::kFloat);
+  const WorstRouting worst;
+  const Dispatch dispatch = PendingDispatch(choices_on_meta(kEach, kCutSlots), 4 * ranks, imagined(ranks)).wait();
+  EXPECT_EQ(dispatch.num_received(), ranks * kEach * kCutSlots);
+  const ExpertWeights experts = own_experts(4, kFeatures, kWidth, options);
+  const at::Tensor x = at::empty({kEach, kWidth}, options).requires_grad_(),
+                   weights = at::empty({kEach, kCutSlots}, options).requires_grad_();
+  MetaMemory memory;
+  mixture_over_ranks(x, weights, dispatch, experts, silu_activation(), false, as_is)
+      .backward(at::empty({kEach, kWidth}, options));
+  EXPECT_LE(kRowTensors * dispatch.num_received() * kWidth * kElement, memory.peak() / 4) << "rows hardly count";
+  return memory.peak() - kRowTensors * dispatch.num_received() * kWidth * kElement;
+}
+
+TEST(MixtureOverRanks, NeedsNoMoreForActivationsWithMoreRanks) {
+  const int64_t of_two = most_activations(2);  // all are kept: twice those of balanced rows
+  EXPECT_LE(most_activations(4), of_two);
+  EXPECT_LE(most_activations(16), of_two);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(ExpertRows, OfNoTokensAreNone) {
 }
 
 TEST(ExpertRows, RefuseWhatIsNoExpert) {
-  EXPECT_THROW(sort_by_expert(longs({0, 3}).view({1, 2}), 3), std::invalid_argument);
+  EXPECT_THROW(sort_by_expert(longs({0, 4}).view({1, 2}), 3), std::invalid_argument);
   EXPECT_THROW(sort_by_expert(longs({0, -1}).view({1, 2}), 3), std::invalid_argument);
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "mesh/device/aten.h"
@@ -133,6 +134,26 @@ TEST_F(Comparing, MeasuresWhatIsNearlyZeroOnTheModelsScale) {
   trace.parameters[1].gradient.mul_(2e-14);
   trace.parameters[1].movement.mul_(2e-14);
   for (const Comparison& each : compared(own_part(trace), {reference, {}})) EXPECT_TRUE(each.equal()) << each.name;
+}
+
+/// Weights of 1 that a step moves by about a rounding of fp32 may move by another one.
+TEST_F(Comparing, AllowsWeightsThatHardlyMoveARoundingOfEachStep) {
+  Trace reference = full(at::kFloat), trace = full(at::kFloat);
+  trace.losses = reference.losses = {2.5, 2.5, 2.5};
+  constexpr double kRounding = 0x1p-24;
+  reference.parameters[0].movement.mul_(1e-6);
+  trace.parameters[0].movement.mul_(1e-6);
+  reference.parameters[1].movement.fill_(8 * kRounding);
+  const auto is_equal = [&](double roundings, double first_length) {
+    reference.parameters[1].first_length = first_length;
+    trace.parameters[1].movement.fill_((8 + roundings) * kRounding);
+    return compared(own_part(trace), {reference, {}}, "fp32").at(7).equal();
+  };
+  const double length = std::sqrt(static_cast<double>(kColumns));
+  EXPECT_FALSE(is_equal(2, 0));
+  EXPECT_TRUE(is_equal(2, length));
+  EXPECT_TRUE(is_equal(5.9, length));
+  EXPECT_FALSE(is_equal(6.1, length)) << "two of each of three steps";
 }
 
 TEST_F(Comparing, TellsWhichReplicasDiffer) {

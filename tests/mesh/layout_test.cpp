@@ -142,6 +142,12 @@ TEST(MeshLayout, NamesEveryFactorOfAMeshThatDoesNotFit) {
   EXPECT_EQ(fit_refusal({{"dp", 2}}, 1),
             "mesh dp=2 x tp=1 x cp=1 needs 2 ranks, but 1 was started: change --mesh or mpirun -n; "
             "--mesh dp=1,tp=1,cp=1 would fit");
+  EXPECT_EQ(fit_refusal({{"dp", 2}, {"tp", 2}, {"ep", 4}}, 8),
+            "mesh dp=2 x tp=2 x cp=1 needs 4 ranks, but 8 were started: change --mesh or mpirun -n; "
+            "--mesh dp=4,tp=2,cp=1,ep=4 would fit");
+  EXPECT_EQ(fit_refusal({{"dp", 4}, {"ep", 4}}, 2),
+            "mesh dp=4 x tp=1 x cp=1 needs 4 ranks, but 2 were started: change --mesh or mpirun -n; "
+            "--mesh dp=2,tp=1,cp=1 would fit");
   EXPECT_EQ(fit_refusal({}, 2),
             "mesh dp=1 x tp=1 x cp=1 needs 1 rank, but 2 were started: change --mesh or mpirun -n; "
             "--mesh dp=2,tp=1,cp=1 would fit");

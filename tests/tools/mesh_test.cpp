@@ -47,6 +47,17 @@ TEST(MeshCommand, TakesEpAsNoFactorOfTheRanks) {
   EXPECT_TRUE(has(ending.out, "mesh dp=2,cp=1,tp=2,ep=4: 4 ranks on 1 host;")) << ending.out;
 }
 
+TEST(MeshCommand, DrawsTheGroupsOfExpertsOfEachStage) {
+  const Ending ending = run_meshtrain({"mesh", "--mesh", "pp=2,dp=2,tp=2,ep=2", "--order", "dp,pp,tp"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "    rank    host      cp      dp      pp      tp     edp      ep\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "       5       0       0       1       0       1       1       1\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out,
+                  "  edp     4 groups of 2, each within a host: {0, 4} {1, 5} {2, 6} {3, 7}\n"
+                  "  ep      4 groups of 2, each within a host: {0, 1} {2, 3} {4, 5} {6, 7}\n"))
+      << ending.out;
+}
+
 TEST(MeshCommand, SaysWhichLayersAStageHas) {
   const std::string recipe = source_folder() + "/recipes/quickstart.yaml";
   const Ending two = run_meshtrain({"mesh", recipe, "--mesh", "pp=2,tp=2", "--set", "parallel.pipeline.layers=[1, 3]"});

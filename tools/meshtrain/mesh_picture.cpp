@@ -43,6 +43,11 @@ class Picture {
       if (axis.size > 1 && axis.name != kTensorAxis && axis.name != kPipelineAxis) wide.push_back(axis.name);
     }
     if (wide.size() > 1) groups(wide);  // the replicas: what gradients and loss are summed over
+    if (layout_.ep() > 1) {
+      for (const std::string axis : {kExpertDataAxis, kExpertAxis}) {
+        groups_of(axis, layout_.experts().size(axis), [&](int64_t rank) { return expert_group(axis, rank); });
+      }
+    }
     return text_.str();
   }
 
@@ -50,6 +55,7 @@ class Picture {
   void table() {
     text_ << std::setw(8) << "rank" << std::setw(8) << "host";
     for (const Axis& axis : layout_.axes()) text_ << std::setw(8) << axis.name;
+    if (layout_.ep() > 1) text_ << std::setw(8) << kExpertDataAxis << std::setw(8) << kExpertAxis;
     text_ << "\n";
     for (int64_t rank = 0; rank < layout_.size(); ++rank) {
       if (layout_.size() > kFullTable && rank == kFirst) {
@@ -59,6 +65,9 @@ class Picture {
       }
       text_ << std::setw(8) << rank << std::setw(8) << rank / ranks_per_host_;
       for (const int64_t coordinate : layout_.coordinate(rank)) text_ << std::setw(8) << coordinate;
+      if (layout_.ep() > 1) {
+        for (const std::string axis : {kExpertDataAxis, kExpertAxis}) text_ << std::setw(8) << place(axis, rank);
+      }
       text_ << "\n";
     }
   }
@@ -70,6 +79,26 @@ class Picture {
     return std::unique(hosts.begin(), hosts.end()) - hosts.begin();
   }
 
+  /// Returns `rank` and the ranks of its stage that differ from it along `axis` of the mesh of experts, ep or edp.
+  std::vector<int64_t> expert_group(const std::string& axis, int64_t rank) const {
+    std::vector<std::string> of_stage;
+    for (const Axis& each : layout_.axes()) {
+      if (each.name != kPipelineAxis) of_stage.push_back(each.name);
+    }
+    const std::vector<int64_t> stage = layout_.group(of_stage, rank);
+    std::vector<int64_t> ranks;
+    for (const int64_t position : layout_.experts().group({axis}, std::ranges::find(stage, rank) - stage.begin())) {
+      ranks.push_back(stage[static_cast<size_t>(position)]);
+    }
+    return ranks;
+  }
+
+  /// Returns the coordinate of a rank along an axis of the mesh of experts.
+  int64_t place(const std::string& axis, int64_t rank) const {
+    const std::vector<int64_t> group = expert_group(axis, rank);
+    return std::ranges::find(group, rank) - group.begin();
+  }
+
   void groups(const std::vector<std::string>& axes) {
     std::string name;
     int64_t size = 1;
@@ -77,6 +106,11 @@ class Picture {
       name += (name.empty() ? "" : " x ") + axis;
       size *= layout_.size(axis);
     }
+    groups_of(name, size, [&](int64_t rank) { return layout_.group(axes, rank); });
+  }
+
+  template <class GroupOf>
+  void groups_of(const std::string& name, int64_t size, const GroupOf& group_of) {
     text_ << "  " << std::left << std::setw(8) << name << std::right;
     if (size == 1) {
       text_ << "each rank alone\n";
@@ -85,8 +119,8 @@ class Picture {
     std::string shown;
     int64_t num_groups = 0, num_across = 0, most_hosts = 1;
     for (int64_t rank = 0; rank < layout_.size(); ++rank) {
-      if (!is_first(axes, rank)) continue;
-      const std::vector<int64_t> group = layout_.group(axes, rank);
+      const std::vector<int64_t> group = group_of(rank);
+      if (group.front() != rank) continue;
       const int64_t hosts = hosts_of(group);
       ++num_groups;
       if (hosts > 1) ++num_across;
@@ -101,12 +135,6 @@ class Picture {
       text_ << num_across << " across hosts (*), up to " << most_hosts << ":";
     }
     text_ << shown << "\n";
-  }
-
-  /// Whether `rank` is the first of its group.
-  bool is_first(const std::vector<std::string>& axes, int64_t rank) const {
-    return std::all_of(axes.begin(), axes.end(),
-                       [&](const std::string& axis) { return layout_.coordinate(rank, axis) == 0; });
   }
 
   const MeshLayout& layout_;

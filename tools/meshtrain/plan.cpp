@@ -100,7 +100,11 @@ void plan(const PlanArguments& arguments) {
     throw InputError("--memory " + size_text(*request.memory) + ": the runtime of a GPU alone takes " +
                      size_text(request.runtime_bytes()) + " of it: give the memory of the whole GPU");
   }
-  const MeshSearch search = search_meshes(recipe, request);
+  MeshSearch search = search_meshes(recipe, request);
+  if (!search.meshes.empty()) {
+    MeshForecast& best = search.meshes.front();
+    best.worst_routing = forecast_worst_routing(resolve(best.recipe, best.layout), request.hosts);
+  }
   if (!arguments.json.empty()) write_atomically(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
@@ -114,6 +118,7 @@ void plan(const PlanArguments& arguments) {
   if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
   const std::vector<int64_t> stages = stage_memory(resolve(first.recipe, first.layout), request.hosts);
   if (!stages.empty()) std::printf("%s", stages_text(first, stages).c_str());
+  std::printf("%s", worst_routing_text(first).c_str());
   if (request.memory) {
     const LargestFit micro_batch = largest_micro_batch(first, request);
     std::printf("  at most with %s: train.micro_batch %ld (%s; %s)", first.layout.describe().c_str(),

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "expert_parallel/dispatch.h"
 #include "runtime/program/forecast/pipeline_forecast.h"
 #include "runtime/program/forecast/rank_steps.h"
 
@@ -143,6 +144,12 @@ RunForecast forecast(const Decisions& decisions, const ForecastHosts& hosts, con
                      const TimelineChange& change) {
   if (has_pipeline(decisions)) return PipelineForecast(decisions, hosts, machine, change).fullest();
   return of_ranks(decisions, hosts, machine, change, 0, decisions.layout.size() - 1);
+}
+
+std::optional<RunForecast> forecast_worst_routing(const Decisions& decisions, const ForecastHosts& hosts) {
+  if (decisions.layout.ep() == 1) return std::nullopt;
+  const WorstRouting worst;
+  return forecast(decisions, hosts);
 }
 
 }  // namespace meshtrain

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "runtime/program/forecast/rank_steps.h"
@@ -24,6 +25,10 @@ struct RunForecast {
 /// `change`: of the timelines from which times are predicted.
 RunForecast forecast(const Decisions& decisions, const ForecastHosts& hosts, const Machine* machine = nullptr,
                      const TimelineChange& change = {});
+
+/// Returns forecast() for the rank with experts that all tokens of all ranks of ep choose: a second number beside that
+/// of forecast(), for which all experts are chosen equally often. None without ep.
+std::optional<RunForecast> forecast_worst_routing(const Decisions& decisions, const ForecastHosts& hosts);
 
 /// Returns the forecast of rank `rank` alone; with pp its time is that of the pipeline.
 StepForecast forecast_rank(const Decisions& decisions, const ForecastHosts& hosts, int64_t rank,

@@ -268,8 +268,17 @@ std::string seconds_text(double seconds) {
 }
 
 std::string left_out(const Recipe& recipe, int64_t ranks) {
-  const bool has_all = asks_for_pipelines(recipe) || ranks == 1 || recipe.model.shape.num_hidden_layers == 1;
-  return has_all ? "" : "meshes with pp are left out: --set parallel.mesh.pp=2, or another size above 1, adds them all";
+  std::vector<std::string> axes;
+  const ModelShape& shape = recipe.model.shape;
+  if (!asks_for_pipelines(recipe) && shape.num_hidden_layers > 1) axes.emplace_back(kPipelineAxis);
+  if (!asks_for_expert_ranks(recipe) && shape.experts.num_experts > 1) axes.emplace_back(kExpertAxis);
+  if (ranks == 1 || axes.empty()) return "";
+  std::string text;
+  for (const std::string& axis : axes) {
+    text += (text.empty() ? "" : "; ") + ("meshes with " + axis) + " are left out: --set parallel.mesh." + axis +
+            "=2, or another size above 1, adds them all";
+  }
+  return text;
 }
 
 std::string explain(const MeshSearch& search, const Recipe& recipe, const ForecastRequest& request) {
@@ -362,6 +371,15 @@ std::string describe_stages(const PipelineChoice& pipeline, const std::vector<in
   return describe(pipeline) + "; the ranks along pp need " + enumerated(sizes);
 }
 
+std::string worst_routing_text(const MeshForecast& mesh) {
+  if (!mesh.worst_routing) return "";
+  const StepForecast& step = mesh.worst_routing->step;
+  return wrapped(
+      words_of("if all tokens choose the experts of one rank, that rank of " + mesh.layout.describe() + " needs " +
+               size_text(step.memory().total()) + " and sends " + sent_text(step.sent_bytes()) + " in a step"),
+      "  ");
+}
+
 std::map<std::string, int64_t> memory_parts(const StepMemory& memory) {
   return {{"parameters", memory.parameters}, {"gathered", memory.gathered},       {"gradients", memory.gradients},
           {"optimizer", memory.optimizer},   {"activations", memory.activations}, {"temporaries", memory.temporaries},
@@ -410,6 +428,12 @@ std::string to_json(const MeshSearch& search, const ForecastRequest& request) {
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
                       {"traffic", std::move(traffic)}});
     if (!mesh.pipeline.blocks.empty()) meshes.back()["pipeline"] = describe(mesh.pipeline);
+    if (mesh.worst_routing) {
+      const StepForecast& step = mesh.worst_routing->step;
+      meshes.back()["worst_routing"] = {{"memory_bytes", memory_parts(step.memory())},
+                                        {"memory_bytes_total", step.memory().total()},
+                                        {"sent_bytes", step.sent_bytes()}};
+    }
     if (const OffloadForecast& offload = mesh.forecast.step.offload; !offload.is_empty()) {
       meshes.back()["offload"] = offload_parts(offload);
     }

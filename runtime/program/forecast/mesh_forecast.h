@@ -56,6 +56,7 @@ struct MeshForecast {
   bool fits = true;              ///< in ForecastRequest::memory
   int64_t sent_on_host = 0;      ///< bytes that a rank sends in a step over groups that lie on one host
   int64_t sent_among_hosts = 0;  ///< and over all others
+  std::optional<RunForecast> worst_routing = {};  ///< forecast_worst_routing(), where it was asked for
 
   /// Returns the seconds of a step; 0 without a machine.
   double seconds() const { return forecast.step.time ? forecast.step.time->total() : 0; }

@@ -107,8 +107,7 @@ std::optional<int64_t> memory_with(const Recipe& recipe, const std::string& key,
 /// Returns the sizes of ep that a search tries: each that divides the experts where parallel.mesh has ep, else 1.
 std::vector<int64_t> expert_ranks_of(const Recipe& recipe) {
   std::vector<int64_t> all = {1};
-  const auto asked = recipe.parallel.mesh.find(kExpertAxis);
-  if (asked == recipe.parallel.mesh.end() || asked->second == 1) return all;
+  if (!asks_for_expert_ranks(recipe)) return all;
   const int64_t experts = recipe.model.shape.experts.num_experts;
   for (int64_t ep = 2; ep <= experts; ++ep) {
     if (experts % ep == 0) all.push_back(ep);
@@ -117,6 +116,11 @@ std::vector<int64_t> expert_ranks_of(const Recipe& recipe) {
 }
 
 }  // namespace
+
+bool asks_for_expert_ranks(const Recipe& recipe) {
+  const auto asked = recipe.parallel.mesh.find(kExpertAxis);
+  return asked != recipe.parallel.mesh.end() && asked->second != 1;
+}
 
 bool asks_for_pipelines(const Recipe& recipe) {
   const auto& [schedule, stages_per_rank, layers] = recipe.parallel.pipeline;

@@ -364,6 +364,7 @@ void fields(Archive& archive, BalancingOptions& experts) {
                  .refused = none ? "needs a loss beside it: balance sequence, micro_batch or transformers" : ""});
   archive.field("z_loss", experts.z_loss, {.least = 0});
   archive.field("bias_update", experts.bias_update, {.least = 0});
+  archive.field("capacity_factor", experts.capacity_factor, {.above = 0});
 }
 
 template <class Archive>

@@ -47,6 +47,7 @@ ordered_json experts_of(const ExpertMetrics& metrics) {
   experts["load_max"] = metrics.load_max;
   experts["load_mean"] = metrics.load_mean;
   experts["unused"] = metrics.unused;
+  if (metrics.dropped) experts["dropped"] = *metrics.dropped;
   return experts;
 }
 

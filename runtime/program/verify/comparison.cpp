@@ -39,6 +39,12 @@ double movement_tolerance(const std::string& precision) {
   return precision == "fp64" ? 1e-10 : precision == "fp32" ? 1e-3 : rounding_of(precision);
 }
 
+/// Returns the most that two trainings of so many steps differ by in the L2 norm because each step rounds each weight
+/// to the dtype of the shards: weights of this length that hardly move, norms under sgd, move by few roundings.
+double rounding_of_weights(const std::string& precision, size_t steps, double length) {
+  return 2 * static_cast<double>(steps) * (precision == "fp64" ? 0x1p-53 : 0x1p-24) * length;
+}
+
 double length_of(const std::vector<double>& parts) {
   double squares = 0;
   for (const double part : parts) squares += part * part;
@@ -112,9 +118,13 @@ class Yardsticks {
       return measure == Measure::Largest ? 1 : std::sqrt(static_cast<double>(std::max<int64_t>(tensor.numel(), 1)));
     };
     std::vector<at::Tensor> tensors;
-    std::vector<double> sizes;
+    std::vector<double> sizes, roundings;
     double model_scale = 0;
     for (const size_t i : compared(reference_.exact, kind)) {
+      const TracedParameter& parameter = reference_.exact.parameters[i];
+      roundings.push_back(kind == Kind::Weight
+                              ? rounding_of_weights(precision_, reference_.exact.losses.size(), parameter.first_length)
+                              : 0);
       tensors.push_back(tensor_of(reference_.exact.parameters[i], kind));
       sizes.push_back(size_of(tensors.back(), measure));
       model_scale = std::max(model_scale, sizes.back() / per_element(tensors.back()));
@@ -122,8 +132,8 @@ class Yardsticks {
     const size_t first = all_.size();
     for (size_t i = 0; i < tensors.size(); ++i) {
       const double model_size = model_scale * per_element(tensors[i]);
-      const double scale = sizes[i] < kNearlyZero * model_size ? model_size : sizes[i];
-      all_.push_back({sizes[i], scale == 0 ? 1 : scale, tolerance});
+      const double size = sizes[i] < kNearlyZero * model_size ? model_size : sizes[i], scale = size == 0 ? 1 : size;
+      all_.push_back({sizes[i], scale, tolerance + roundings[i] / scale});
     }
     if (reference_.rounded) allow_rounding(kind, measure, first);
   }

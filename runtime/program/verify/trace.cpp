@@ -30,6 +30,7 @@ ParameterTracer::ParameterTracer(const ParameterIndex& index, const std::vector<
       TracedParameter& traced = parameters_[index.number(parameter.name)];
       traced.box = parameter.box;
       traced.movement = wide_copy(parameter).neg_();
+      traced.first_length = traced.movement.norm().item<double>();
       traced.cut_axes.insert(group.replicas.cut_axes().begin(), group.replicas.cut_axes().end());
       if (parameter.sharded_over.empty()) return;
       traced.parts = group.replicas.parts();

@@ -24,6 +24,7 @@ struct TracedParameter {
   bool trainable = true;
   Group parts = {};                     ///< ranks that hold the other parts of the complete tensor
   std::set<std::string> cut_axes = {};  ///< axes whose ranks keep other parts or shards of the gradient
+  double first_length = 0;              ///< L2 norm of the part's first weights
 
   /// Returns false on a rank that lacks the parameter.
   bool held() const { return movement.defined(); }

@@ -42,6 +42,7 @@ struct ExpertMetrics {
   double load_max = 0;   ///< in the worst layer: rows of its fullest expert over the mean of its experts
   double load_mean = 0;  ///< mean of that over layers
   int64_t unused = 0;    ///< number of experts without a token in the step
+  std::optional<int64_t> dropped = {};  ///< choices of tokens beyond a capacity; none: there is no capacity
 };
 
 /// Where the time of a step went: means over ranks, in seconds. What is not in the parts is forward and backward.

@@ -94,9 +94,20 @@ MixtureOfExperts::MixtureOfExperts(int64_t layer, const std::string& name, const
 }
 
 at::Tensor MixtureOfExperts::forward(const LayerInput& x, bool recompute, const Sequence& sequence) const {
-  const at::Tensor y = all_rows(compute_experts(own_rows(x.value, rows_over_), recompute, sequence.routers),
-                                x.value.size(0), rows_over_);
-  return shared_ ? y + compute_shared(x, recompute, sequence.tokens) : y;
+  const at::Tensor rows = own_rows(x.value, rows_over_);
+  const Routing routing = choose(rows, sequence.routers);
+  if (ep_.size() == 1) {
+    const at::Tensor y =
+        mixture(rows, routing.weights, sort_by_expert(routing.computed(rule_.num_experts), rule_.num_experts),
+                expert_weights(), activation_, recompute);
+    return shared_ ? y + compute_shared(x, recompute, sequence.tokens) : y;
+  }
+  const PendingDispatch dispatch(routing.computed(rule_.num_experts), rule_.num_experts, ep_);
+  const at::Tensor shared = shared_ ? compute_shared(x, recompute, sequence.tokens) : at::Tensor();
+  const at::Tensor y = mixture_over_ranks(rows, routing.weights, dispatch.wait(), expert_weights(), activation_,
+                                          recompute, with_experts_);
+  const at::Tensor all = all_rows(y, x.value.size(0), rows_over_);
+  return shared_ ? all + shared : all;
 }
 
 at::Tensor MixtureOfExperts::logits_of(const at::Tensor& x) const {
@@ -109,17 +120,13 @@ Routing MixtureOfExperts::choose(const at::Tensor& x, const std::shared_ptr<Rout
   return pass ? pass->route_tokens(layer_, rule_, logits, bias) : route(rule_, logits, bias);
 }
 
-at::Tensor MixtureOfExperts::compute_experts(const at::Tensor& x, bool recompute,
-                                             const std::shared_ptr<RouterPass>& pass) const {
-  const auto [choices, weights] = choose(x, pass);
-  const ExpertRows rows = sort_by_expert(choices, rule_.num_experts);
+ExpertWeights MixtureOfExperts::expert_weights() const {
   ExpertWeights experts = {gate_up_.tensor, down_.tensor, {}, {}};
   if (!expert_biases_.empty()) {
     experts.gate_up_bias = expert_biases_[0].tensor;
     experts.down_bias = expert_biases_[1].tensor;
   }
-  if (ep_.size() == 1) return mixture(x, weights, rows, experts, activation_, recompute);
-  return mixture_over_ranks(x, weights, rows, experts, activation_, recompute, ep_, with_experts_);
+  return experts;
 }
 
 at::Tensor MixtureOfExperts::compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const {

@@ -48,8 +48,7 @@ class MixtureOfExperts {
   std::vector<Parameter*> experts();
   /// Chooses the experts of x [T, M].
   Routing choose(const at::Tensor& x, const std::shared_ptr<RouterPass>& pass) const;
-  /// Computes the experts of x [T, M], this rank's rows.
-  at::Tensor compute_experts(const at::Tensor& x, bool recompute, const std::shared_ptr<RouterPass>& pass) const;
+  ExpertWeights expert_weights() const;
   at::Tensor compute_shared(const LayerInput& x, bool recompute, const at::Tensor& tokens) const;
 
   int64_t layer_;

@@ -15,7 +15,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr size_t kLosses = 2;  // in front of the counts
+constexpr size_t kInFront = 3;  // of the counts: balancing loss, z-loss, dropped pairs
 
 /// Returns the indices of the layers with experts.
 std::vector<int64_t> layers_with_experts(const ModelShape& shape) {
@@ -30,14 +30,15 @@ std::vector<int64_t> layers_with_experts(const ModelShape& shape) {
 
 ExpertMetrics expert_metrics(const TransformerOptions& options, const std::vector<double>& sums) {
   const auto num_experts = static_cast<size_t>(options.shape.experts.num_experts);
-  const double num_layers = static_cast<double>((sums.size() - kLosses) / num_experts);
+  const double num_layers = static_cast<double>((sums.size() - kInFront) / num_experts);
   const BalancingOptions& balancing = options.balancing;
   ExpertMetrics metrics;
   if (balancing.scope != BalanceScope::None) {
     metrics.balance_loss = sums[0] / (balancing.scope == BalanceScope::AllLayers ? 1 : num_layers);
   }
   if (balancing.z_loss > 0) metrics.z_loss = sums[1] / num_layers;
-  for (size_t first = kLosses; first < sums.size(); first += num_experts) {
+  if (balancing.capacity_factor) metrics.dropped = static_cast<int64_t>(sums[2]);
+  for (size_t first = kInFront; first < sums.size(); first += num_experts) {
     const std::span<const double> counts(sums.data() + first, num_experts);
     const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
     const double load = all > 0 ? std::ranges::max(counts) * static_cast<double>(num_experts) / all : 0;
@@ -109,7 +110,7 @@ RunChoices StepRouters::recorded(int64_t num_tokens) const {
 void StepRouters::update_biases(Fsdp& fsdp, const at::Tensor& sums, const at::Tensor& non_finite) const {
   const at::NoGradGuard no_grad;
   const std::vector<int64_t> layers = layers_with_experts(shape_);
-  const auto first = static_cast<int64_t>(kLosses), num_experts = shape_.experts.num_experts;
+  const auto first = static_cast<int64_t>(kInFront), num_experts = shape_.experts.num_experts;
   const auto update_of = [&](const std::string& name) {
     for (size_t i = 0; i < layers.size(); ++i) {
       if (!name.starts_with("model.layers." + std::to_string(layers[i]) + ".")) continue;
@@ -139,19 +140,22 @@ at::Tensor StepRouters::end_step() {
   const at::NoGradGuard no_grad;
   const std::vector<int64_t> layers = layers_with_experts(shape_);
   const auto num_layers = static_cast<int64_t>(layers.size());
-  at::Tensor losses = at::zeros({static_cast<int64_t>(kLosses)}, scale_.options().dtype(at::kDouble));
-  at::Tensor counts = at::zeros({num_layers, shape_.experts.num_experts}, losses.options());
+  at::Tensor in_front = at::zeros({static_cast<int64_t>(kInFront)}, scale_.options().dtype(at::kDouble));
+  at::Tensor losses = in_front.narrow(0, 0, 2), dropped = in_front[2];
+  at::Tensor counts = at::zeros({num_layers, shape_.experts.num_experts}, in_front.options());
   for (const auto& pass : passes_) {
     keep_choices(*pass);
     losses.add_(pass->losses(), 1 / static_cast<double>(sequences_));
     for (int64_t i = 0; i < num_layers; ++i) {
-      const at::Tensor own = pass->counts(layers[static_cast<size_t>(i)]);
+      const int64_t layer = layers[static_cast<size_t>(i)];
+      const at::Tensor own = pass->counts(layer), without = pass->num_dropped(layer);
       if (own.defined()) counts[i].add_(own);
+      if (without.defined()) dropped.add_(without);
     }
   }
   passes_.clear();
   scale_.reset();
-  const at::Tensor all = at::cat({losses, counts.flatten()});
+  const at::Tensor all = at::cat({in_front, counts.flatten()});
   return speaks_ ? all : at::zeros_like(all);
 }
 

@@ -26,7 +26,8 @@ class StepRouters {
   /// Begins a step; ModelPart::begin_step() calls it.
   void begin_step(const at::Tensor& scale, int64_t num_micro_batches);
   /// Ends a step; ModelPart::end_step() calls it. Returns, for this rank's tokens and layers, the sum over layers of
-  /// the mean balancing loss, that of the mean z-loss, and how often tokens chose each expert [layers with experts, E].
+  /// the mean balancing loss, that of the mean z-loss, the number of dropped pairs, and how often tokens chose each
+  /// expert [layers with experts, E].
   at::Tensor end_step();
 
   bool updates_biases() const { return options_.bias_update > 0; }

@@ -634,7 +634,8 @@ TEST_F(ConfigJson, ReadsWhichLayersHaveExperts) {
        {std::tuple("mixtral", "router_jitter_noise", json(0.1)), std::tuple("olmoe", "clip_qkv", json(8.0)),
         std::tuple("qwen2_moe", "qkv_bias", json(false)),
         std::tuple("qwen3_moe", "shared_expert_intermediate_size", json(4)),
-        std::tuple("granitemoe", "shared_intermediate_size", json(4))}) {
+        std::tuple("granitemoe", "shared_intermediate_size", json(4)),
+        std::tuple("granitemoeshared", "attention_multiplier", json(0))}) {
     json changed = fixture(name);
     changed[key] = value;
     EXPECT_TRUE(has(refusal(changed.dump()), key)) << name;

@@ -61,12 +61,14 @@ TEST(Metrics, HaveTheLoadOfExperts) {
   metrics.append(step);
   step.experts->balance_loss = 1.25;
   step.experts->z_loss = 0.5;
+  step.experts->dropped = 7;
   metrics.append(step);
   const auto lines = lines_of(folder.path() / "metrics.jsonl");
   EXPECT_FALSE(lines[0].contains("experts"));
   EXPECT_EQ(lines[1]["experts"], (nlohmann::json{{"load_max", 2.0}, {"load_mean", 1.5}, {"unused", 3}}));
   EXPECT_EQ(lines[2]["experts"]["balance_loss"], 1.25);
   EXPECT_EQ(lines[2]["experts"]["z_loss"], 0.5);
+  EXPECT_EQ(lines[2]["experts"]["dropped"], 7);
 }
 
 TEST(Metrics, HaveCopiesInEachDirectionWhereShardsAreOffloaded) {
