@@ -495,13 +495,14 @@ TEST(LoadRecipe, OddPathsSurvive) {
 TEST(LoadRecipe, EveryCommittedRecipeIsRight) {
   int found = 0;
   for (const auto& entry : fs::recursive_directory_iterator(testing::source_folder() + "/recipes")) {
-    if (entry.path().extension() != ".yaml") continue;
+    const bool is_base = entry.path().filename().string().starts_with("base");  // incomplete: others extend it
+    if (entry.path().extension() != ".yaml" || is_base) continue;
     const Recipe recipe = load_recipe(entry.path(), {"model.init=random"}, "");
     const std::string yaml = to_yaml(recipe);
     EXPECT_EQ(to_yaml(parse_recipe(yaml)), yaml) << entry.path();
     ++found;
   }
-  EXPECT_GE(found, 19);
+  EXPECT_GE(found, 120);
 }
 
 }  // namespace
