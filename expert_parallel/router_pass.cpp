@@ -75,8 +75,8 @@ at::Tensor RouterPass::dropped(const Router& router, const at::Tensor& choices) 
   if (!options_.capacity_factor) return {};
   const int64_t num_tokens = tokens_.sequences * tokens_.length;
   const int64_t capacity = expert_capacity(*options_.capacity_factor, num_tokens, router.top_k, router.num_experts);
-  const at::Tensor places = tokens_.sequence_of * tokens_.length + tokens_.numbers.remainder(tokens_.length);
-  return pairs_beyond(capacity, choices, places, num_tokens, router.num_experts, tokens_.sharers);
+  const at::Tensor positions = tokens_.sequence_of * tokens_.length + tokens_.numbers.remainder(tokens_.length);
+  return pairs_beyond(capacity, choices, positions, num_tokens, router.num_experts, tokens_.sharers);
 }
 
 at::Tensor RouterPass::num_dropped(int64_t layer) const {

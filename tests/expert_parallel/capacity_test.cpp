@@ -37,13 +37,13 @@ TEST(Capacity, DropsThoseThatComeLastInTheMicroBatch) {
   EXPECT_EQ(expert_capacity(0.5, kCappedTokens, kCappedSlots, kCapped), 11);
   const at::Tensor choices = all_choices();
   const int64_t n = world().size();
-  // Rank r has tokens r, r + n, ... in descending order: places, not ranks, are the order.
-  const at::Tensor places = at::arange(kCappedTokens / n - 1, -1, -1, at::kLong) * n + world().rank();
-  const at::Tensor own = choices.index_select(0, places);
+  // Rank r has tokens r, r + n, ... in descending order: positions, not ranks, are the order.
+  const at::Tensor positions = at::arange(kCappedTokens / n - 1, -1, -1, at::kLong) * n + world().rank();
+  const at::Tensor own = choices.index_select(0, positions);
   for (const int64_t capacity : {int64_t{1}, int64_t{11}, int64_t{22}, kCappedTokens}) {
-    const at::Tensor beyond = pairs_beyond(capacity, own, places, kCappedTokens, kCapped, world()),
+    const at::Tensor beyond = pairs_beyond(capacity, own, positions, kCappedTokens, kCapped, world()),
                      expected = dropped_by_loops(choices, capacity);
-    EXPECT_TRUE(at::equal(beyond, expected.index_select(0, places))) << capacity;
+    EXPECT_TRUE(at::equal(beyond, expected.index_select(0, positions))) << capacity;
     EXPECT_EQ(expected.any().item<bool>(), capacity < kCappedTokens);
   }
 }

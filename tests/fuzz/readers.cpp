@@ -182,7 +182,9 @@ fs::path small_checkpoint(const fs::path& folder) {
 }
 
 std::string manifest_of_two_ranks() {
-  CheckpointHead head{{12, 96, 11, 1, TrainingState::LossScale{1024, 5}}, "name: x\n", "dp=2,cp=1,tp=1", {}};
+  const TrainingState state = {
+      12, 96, 11, 1, TrainingState::LossScale{1024, 5}, TrainingState::RecentSteps{{3.5, 3.25}, {1, 0.5}}};
+  CheckpointHead head{state, "name: x\n", "dp=2,cp=1,tp=1", {}};
   head.data["data.tokens"] = {100, 0xabcdef};
   ManifestPart first({"rank-00000.safetensors", 7}), second({"rank-00001.safetensors", 8});
   first.add("model.norm.weight", at::kFloat, {8}, {{0}, {8}}, 3);

@@ -48,6 +48,10 @@ std::vector<Cell> mixture_cells(const char* family) {
     both.pp = 2, both.dp = 2, both.ep = std::min<int64_t>(most, 2), both.schedule = "zb_h1";
     all.push_back(both);
   }
+  if (n == 4 && std::string(family) == "mixtral") {  // experts that are gathered again when their block is recomputed
+    all.push_back({packed, n, 1, 1, "none", "contiguous", false, 1, "full_shard", "full"});
+    all.back().ep = 2;
+  }
   // gpt_oss has biases, cut or of all rows, and sinks; the other families differ in their routers alone.
   if (std::string(family) == "gpt_oss") return {all[1], all[2], all[5], all.back()};
   const std::set<std::string> complete = {"mixtral", "qwen2_moe", "glm4_moe"};

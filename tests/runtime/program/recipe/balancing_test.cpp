@@ -17,7 +17,7 @@ const std::string kMixture = "model.family=mixtral", kExperts = "model.num_exper
                   kChosen = "model.num_experts_per_tok=2";
 
 /// Returns a recipe of a mixture with `setting`.
-Recipe with(const RecipeFolder& folder, const std::string& setting) {
+Recipe balanced(const RecipeFolder& folder, const std::string& setting) {
   const auto file = folder.write("mixture.yaml", kSmallRecipe);
   std::vector<std::string> settings = {kMixture, kExperts, kChosen, "model.num_key_value_heads=2"};
   if (!setting.empty()) settings.push_back(setting);
@@ -26,10 +26,10 @@ Recipe with(const RecipeFolder& folder, const std::string& setting) {
 
 TEST(BalancingRecipe, ReadsEveryBalance) {
   const RecipeFolder folder;
-  EXPECT_FALSE(with(folder, "").train.experts);
+  EXPECT_FALSE(balanced(folder, "").train.experts);
   for (const auto& [word, scope] : balance_words()) {
     if (scope == BalanceScope::None) continue;
-    const Recipe recipe = with(folder, "train.experts={balance: " + word + ", coefficient: 0.02, z_loss: 0.001}");
+    const Recipe recipe = balanced(folder, "train.experts={balance: " + word + ", coefficient: 0.02, z_loss: 0.001}");
     ASSERT_TRUE(recipe.train.experts);
     EXPECT_EQ(recipe.train.experts->scope, scope);
     EXPECT_EQ(recipe.train.experts->coefficient, 0.02);
@@ -39,14 +39,14 @@ TEST(BalancingRecipe, ReadsEveryBalance) {
     EXPECT_EQ(decided.coefficient, 0.02);
     EXPECT_EQ(decided.z_loss, 0.001);
   }
-  EXPECT_EQ(with(folder, "train.experts.z_loss=0.001").train.experts->scope, BalanceScope::None);
+  EXPECT_EQ(balanced(folder, "train.experts.z_loss=0.001").train.experts->scope, BalanceScope::None);
 }
 
 TEST(BalancingRecipe, RefusesWhatHasNoMeaning) {
   const RecipeFolder folder;
   const auto refusal = [&](const std::string& setting) -> std::string {
     try {
-      with(folder, setting);
+      balanced(folder, setting);
     } catch (const InputError& error) {
       return error.what();
     }

@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-using State = StatePager::State;
+using PagedState = StatePager::State;
 
 /// A record of what happens in an update: "in 2 after 1", "out 3", numbered together; "await 2"; "update part 0 from
 /// 0".
@@ -37,8 +37,8 @@ class Events final : public CopyWatch {
   int64_t next_ = 0;
 };
 
-std::vector<State> parts_of(const std::vector<int64_t>& sizes, at::Device device) {
-  std::vector<State> parts;
+std::vector<PagedState> parts_of(const std::vector<int64_t>& sizes, at::Device device) {
+  std::vector<PagedState> parts;
   for (const int64_t numel : sizes) parts.push_back({at::zeros({numel}, device)});
   return parts;
 }
@@ -49,7 +49,7 @@ TEST(StatePager, CopiesThePiecesAroundTheOneThatIsUpdated) {
   for (int step = 0; step < 2; ++step) {
     pager.begin();
     for (int part = 0; part < 4; ++part) {
-      pager.update_next([&](size_t index, Range, const State&) { events.add("update " + std::to_string(index)); });
+      pager.update_next([&](size_t index, Range, const PagedState&) { events.add("update " + std::to_string(index)); });
     }
   }
   // A piece is copied to a slot after the piece that was there has left it.
@@ -95,7 +95,7 @@ TEST(StatePager, CutsLargePartsWhoseElementsAreUpdatedAlone) {
     StatePager pager(parts_of({7, numel}, at::kMeta), at::kMeta, ShardMemory::on_host(), cuts);
     std::vector<int64_t> begins;
     int64_t elements = 0;
-    const auto update = [&](size_t part, Range piece, const State& state) {
+    const auto update = [&](size_t part, Range piece, const PagedState& state) {
       EXPECT_EQ(state[0].numel(), piece.numel);
       begins.push_back(piece.offset);
       if (part == 1) elements += piece.numel;
@@ -112,12 +112,12 @@ TEST(StatePager, CutsLargePartsWhoseElementsAreUpdatedAlone) {
 
 // On the host every copy is complete at once.
 TEST(StatePager, UpdatesHaveTheirValuesInTheNextStep) {
-  const std::vector<State> parts = {{at::zeros({5}), at::ones({5}, at::kDouble)}, {at::zeros({3}), at::ones({3})}};
+  const std::vector<PagedState> parts = {{at::zeros({5}), at::ones({5}, at::kDouble)}, {at::zeros({3}), at::ones({3})}};
   StatePager pager(parts, at::kCPU, ShardMemory(), /*cuts=*/true);
   for (int step = 0; step < 3; ++step) {
     pager.begin();
     for (size_t i = 0; i < parts.size(); ++i) {
-      pager.update_next([&](size_t part, Range, const State& state) {
+      pager.update_next([&](size_t part, Range, const PagedState& state) {
         EXPECT_EQ(part, i);
         at::Tensor(state[0]).add_(static_cast<double>(part) + 1);
         at::Tensor(state[1]).mul_(2);
