@@ -84,9 +84,9 @@ const std::vector<Foreign> kConfigurations = {
      8,
      {"mesh: {pp: 16, dp: auto, cp: 1, tp: 8}", "precision: fp16_mixed", "initial: 4294967296",
       "intermediate_size: 49152", "mlp_bias: true", "tie_word_embeddings: true", "warmup_steps: 430",
-      "sequence_parallel: \"off\"", "head_dim: 128"},
-     {"--rampup-batch-size: [16, 16, 5859375]", "--position-embedding-type: absent, which is learned_absolute",
-      "--swiglu is absent", "--vocab-file: gpt2-vocab.json", "--normalization: absent, which is LayerNorm",
+      "sequence_parallel: \"off\"", "head_dim: 128", "global_batch: [{until: 126316544, size: 16}, {until: "},
+     {"--position-embedding-type: absent, which is learned_absolute", "--swiglu is absent",
+      "--vocab-file: gpt2-vocab.json", "--normalization: absent, which is LayerNorm",
       "--hidden-dropout: absent, which is 0.1"}}};
 
 class FromForeign : public ::testing::TestWithParam<Foreign> {

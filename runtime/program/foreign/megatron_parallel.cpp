@@ -108,10 +108,10 @@ void take_recomputation(Conversion& from) {
   } else if (granularity != "none") {
     from.leave_out("--recompute-granularity", "train.activation_checkpointing.mode has none, full and selective");
   }
-  if (from.word("--recompute-method").value_or("uniform") != "uniform") {
-    from.leave_out("--recompute-method", "train.activation_checkpointing.first is the nearest");
-  }
-  if (from.whole("--recompute-num-layers").value_or(1) > 1) {
+  const auto num_layers = from.whole("--recompute-num-layers");
+  if (from.word("--recompute-method") == "block" && granularity == "full") {
+    from.set("train.activation_checkpointing.first", num_layers.value_or(1), "of each stage");
+  } else if (num_layers.value_or(1) > 1) {
     from.leave_out("--recompute-num-layers",
                    "each block keeps its input: train.activation_checkpointing.every is another "
                    "thing, the part of the blocks that keep no more than that");

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "runtime/program/foreign/conversion.h"
@@ -8,14 +9,36 @@
 namespace meshtrain {
 namespace {
 
+/// Returns the sizes of a batch that grows by --rampup-batch-size START INCREMENT SAMPLES: by as much after each of as
+/// many samples, up to `global` (RampupBatchsizeNumMicroBatchesCalculator). None where the sizes do not lead there.
+std::optional<std::string> ramp_of(Conversion& from, int64_t global, int64_t length) {
+  std::vector<int64_t> ramp;
+  for (const std::string& number : from.list("--rampup-batch-size")) ramp.push_back(std::atoll(number.c_str()));
+  if (ramp.size() != 3 || ramp[1] <= 0 || global <= ramp[0] || (global - ramp[0]) % ramp[1] != 0) return std::nullopt;
+  const int64_t increments = (global - ramp[0]) / ramp[1];
+  std::string sizes;
+  for (int64_t i = 0; i < increments; ++i) {
+    const int64_t samples = ((i + 1) * ramp[2] + increments - 1) / increments;
+    sizes += "{until: " + std::to_string(samples * length) + ", size: " + std::to_string(ramp[0] + i * ramp[1]) + "}, ";
+  }
+  return "[" + sizes + "{size: " + std::to_string(global) + "}]";
+}
+
 std::optional<int64_t> take_batches(Conversion& from, const std::optional<int64_t>& global) {
   const int64_t micro = from.whole("--micro-batch-size").value_or(1);
   from.set("train.micro_batch", micro);
-  if (global) from.set("train.global_batch", *global);
+  const auto length = from.whole("--seq-length");
+  const auto ramp =
+      global && length && !from.has("--train-samples") ? ramp_of(from, *global, *length) : std::optional<std::string>();
+  if (ramp) {
+    from.set("train.global_batch", *ramp, "rampup-batch-size, in tokens");
+  } else if (global) {
+    from.set("train.global_batch", *global);
+    from.refuse("--rampup-batch-size",
+                "train.global_batch takes a list of sizes and tokens (docs/recipe.md, \"A batch that grows\")");
+  }
   from.need("train.global_batch", std::to_string(micro) + " x the dp ranks: Megatron's default");
-  from.refuse("--rampup-batch-size",
-              "train.global_batch takes a list of sizes and tokens (docs/recipe.md, \"A batch that grows\")");
-  if (const auto length = from.whole("--seq-length")) from.set("train.sequence_length", *length);
+  if (length) from.set("train.sequence_length", *length);
   from.need("train.sequence_length", "the length of its samples: no --seq-length says it");
   const std::optional<int64_t> steps = megatron_steps(from, "train", global);
   if (steps) from.set("train.steps", *steps, from.has("--train-samples") ? "train-samples / global-batch-size" : "");

@@ -40,11 +40,12 @@ MeshSizes take_olmo_mesh(Conversion& from) {
   sizes.replicas = replicas.value_or(1);
   if (shards && replicas) sizes.shards = *shards;
   set_mesh(from, sizes);
-  if (name == "ddp" || shards.value_or(0) == 1) {
+  // Its shards are over shard_degree x cp ranks.
+  if (name == "ddp" || (shards && *shards * sizes.cp == 1)) {
     from.set("parallel.fsdp.mode", std::string("no_shard"));
   } else if (name == "hsdp") {
     from.set("parallel.fsdp.mode", std::string("hybrid_shard"));
-    if (shards) from.set("parallel.fsdp.shard_size", *shards, "over dp x cp");
+    if (shards) from.set("parallel.fsdp.shard_size", *shards * sizes.cp, sizes.cp > 1 ? "shard_degree x cp" : "");
   } else {
     from.set("parallel.fsdp.mode", std::string("full_shard"));
   }
@@ -137,8 +138,8 @@ void take_olmo_optimizer(Conversion& from) {
   if (contains(name, "AdamW")) {
     from.set("optimizer.name", std::string("adamw"));
     if (contains(name, "SkipStep")) {
-      from.refuse_absent("train_module.optim: " + name +
-                         ": a step whose loss or gradient norm is far off those before is skipped there");
+      from.set("train.skip_outliers.window", from.whole(prefix + "rolling_interval_length").value_or(128));
+      from.set("train.skip_outliers.sigma", from.whole(prefix + "sigma_factor").value_or(6));
     }
   } else {
     from.refuse_absent("train_module.optim: " + name + ": optimizer.name has adamw, sgd and muon");
@@ -154,8 +155,8 @@ void take_olmo_optimizer(Conversion& from) {
   from.ignore_all("fused compile foreach rolling_interval_length sigma_factor dtype", prefix);
   const auto norm = from.number("train_module.max_grad_norm");
   from.set("train.clip_norm", norm.value_or(0), norm ? "" : from.by_default());
-  if (from.number("train_module.z_loss_multiplier").value_or(0) > 0) {
-    from.refuse("train_module.z_loss_multiplier", "the logits have no z-loss");
+  if (const double z_loss = from.number("train_module.z_loss_multiplier").value_or(0); z_loss > 0) {
+    from.set("train.z_loss", z_loss);
   }
 
   const std::string schedule = "train_module.scheduler.", kind = class_of(from, "train_module.scheduler");

@@ -73,12 +73,13 @@ const std::vector<ForeignFile> kFiles = {
      {"optimizer.master_weight_bits: 24"}},
     {"olmo_core_7b_long.yaml",
      "dp=32,cp=8",
-     {"sequence_length: 65536", "global_batch: 64", "steps: 11920", "mode: no_shard", "layout: contiguous",
+     {"sequence_length: 65536", "global_batch: 64", "steps: 11920", "mode: hybrid_shard",
+      "shard_size: 8  # shard_degree x cp", "window: 128", "sigma: 6", "z_loss: 1e-05", "layout: contiguous",
       "groups: [{pattern: model.embed_tokens.weight, weight_decay: 0.0}]", "warmup_steps: 200", "name: linear"},
-     {"SkipStepAdamWConfig: a step whose loss", "z_loss_multiplier: 1.0e-05", "float8_config"}},
+     {"float8_config"}},
     {"olmo_core_32b_long.yaml",
      "dp=128,cp=8",
-     {"global_batch: 128", "shard_size: 8", "mode: hybrid_shard", "mode: selective", "every: 1000"},
+     {"global_batch: 128", "shard_size: 64", "mode: hybrid_shard", "mode: selective", "every: 1000"},
      {"activation_memory_budget"}},
     {"olmo_core_7b_pretrain.yaml",
      "dp=256",
@@ -205,6 +206,20 @@ TEST(ForeignOlmoCore, GroupsOfOtherParametersAreListed) {
   const std::string recipe = recipe_from(folder.path() / "a.yaml").text;
   EXPECT_EQ(recipe.find("groups:"), std::string::npos) << recipe;
   EXPECT_NE(recipe.find("train_module.optim.group_overrides: optimizer.groups is like it"), std::string::npos);
+}
+
+TEST(ForeignMegatron, ABatchThatGrowsAndTheFirstBlocksAreConverted) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "a.txt",
+             "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --global-batch-size 8 "
+             "--train-iters 10 --rampup-batch-size 2 2 10 --recompute-granularity full --recompute-method block "
+             "--recompute-num-layers 3");
+  const std::string recipe = recipe_from(folder.path() / "a.txt").text;
+  // 10 / 3 samples with each size: the first step that begins after 4 has the next.
+  EXPECT_NE(recipe.find("[{until: 128, size: 2}, {until: 224, size: 4}, {until: 320, size: 6}, {size: 8}]"),
+            std::string::npos)
+      << recipe;
+  EXPECT_NE(recipe.find("first: 3"), std::string::npos) << recipe;
 }
 
 }  // namespace
