@@ -1,8 +1,8 @@
 // Forward and backward of experts that are cut over ranks, of one thread each: the seconds of the slowest rank.
 // benchmarks/experts_over_ranks.py is the same by torch's own collectives, products and FSDP2.
 //
-// With 2 ranks: one layer, cut over both. With 4: a chain of layers under full_shard; two ranks hold the experts of a
-// layer (ep), and two have the same ones (edp), each half of their bytes.
+// Two ranks compute one layer, cut over both. Four compute a chain of layers under full_shard: two hold the experts of
+// a layer (ep), and two have the same ones (edp), each half of their bytes.
 //
 //   tools/build release experts_over_ranks_benchmark
 //   tools/ranks 2 build/release/benchmarks/experts_over_ranks_benchmark

@@ -13,7 +13,7 @@ enum class Pairs {
   AntiCausal,  ///< query t of n sees keys t to n - 1: the upper triangle, reversed in both directions a causal block
 };
 
-/// How the scores of queries with keys are computed, and which keys a query sees besides the causal rule. Sinks are
+/// The arithmetic of scores of queries with keys, and the keys that a query sees besides the causal rule. Sinks are
 /// added to results over all keys (sinks.h); attention of a block ignores them.
 struct AttentionRule {
   double scale;           ///< of the products of queries and keys

@@ -10,6 +10,7 @@
 #include "mesh/device/aten.h"
 #include "runtime/program/against/step_dump.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/mesh_size.h"
 #include "runtime/program/verify/verify.h"
 #include "runtime/training/data/samples.h"
 #include "runtime/training/model/folder_tensors.h"
@@ -57,10 +58,10 @@ Recipe recipe_of_step(const StepDump& dump, const std::string& mesh, const std::
   optimizer.weight_decay = update.weight_decay;
   recipe = with_overrides(recipe, overrides);
   recipe.parallel.mesh = parse_mesh(mesh);
-  const auto ranks = recipe.parallel.mesh.find(kDataAxis);
-  if (ranks != recipe.parallel.mesh.end() && ranks->second > 0 && samples % ranks->second != 0) {
+  const int64_t ranks = known_size(recipe, kDataAxis);
+  if (ranks > 0 && samples % ranks != 0) {
     throw InputError("--mesh " + mesh + ": the step has " + counted(samples, "sample") + ", which " +
-                     counted(ranks->second, "data rank") + " cannot share equally");
+                     counted(ranks, "data rank") + " cannot share equally");
   }
   return recipe;
 }

@@ -14,6 +14,7 @@
 #include "runtime/program/forecast/improve.h"
 #include "runtime/program/forecast/settings.h"
 #include "runtime/program/recipe/load.h"
+#include "runtime/program/recipe/mesh_size.h"
 
 namespace meshtrain {
 namespace {
@@ -118,15 +119,12 @@ std::vector<int64_t> expert_ranks_of(const Recipe& recipe) {
 }  // namespace
 
 bool asks_for_expert_ranks(const Recipe& recipe) {
-  const auto asked = recipe.parallel.mesh.find(kExpertAxis);
-  return asked != recipe.parallel.mesh.end() && asked->second != 1;
+  return asked_size(recipe, kExpertAxis) != 1;
 }
 
 bool asks_for_pipelines(const Recipe& recipe) {
   const auto& [schedule, stages_per_rank, layers] = recipe.parallel.pipeline;
-  const auto asked = recipe.parallel.mesh.find(kPipelineAxis);
-  const bool has_axis = asked != recipe.parallel.mesh.end() && asked->second != 1;
-  return has_axis || schedule != "auto" || stages_per_rank > 1 || !layers.empty();
+  return asked_size(recipe, kPipelineAxis) != 1 || schedule != "auto" || stages_per_rank > 1 || !layers.empty();
 }
 
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {

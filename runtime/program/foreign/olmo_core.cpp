@@ -124,11 +124,8 @@ void take_olmo_groups(Conversion& from) {
       from.refuse_absent("train_module.optim.group_overrides: optimizer.groups is like it, with names of Hugging Face");
       continue;
     }
-    groups += (groups.empty() ? "{pattern: model.embed_tokens.weight, weight_decay: "
-                              : ", {pattern: "
-                                "model.embed_tokens.weight, "
-                                "weight_decay: ") +
-              decay->text + "}";
+    if (!groups.empty()) groups += ", ";
+    groups += "{pattern: model.embed_tokens.weight, weight_decay: " + decay->text + "}";
   }
   if (!groups.empty()) from.set("optimizer.groups", "[" + groups + "]");
 }

@@ -10,7 +10,7 @@
 namespace meshtrain {
 namespace {
 
-/// A function of torchtitan/models/llama3/config_registry.py, by its name: what its configuration says.
+/// The configuration that a function of torchtitan/models/llama3/config_registry.py returns, by its name.
 struct TitanConfig {
   const char* name;
   const char* flavor;  ///< of the model
@@ -39,7 +39,7 @@ std::optional<int64_t> number_after(const std::string& word, const std::string& 
   return error == std::errc() && end == word.data() + word.size() ? std::optional(number) : std::nullopt;
 }
 
-/// What the rest of a name says, as in torchtitan_recipes/tests/features.py: "_hsdp2x2_tp2_cp2".
+/// The settings in the rest of a name, as in torchtitan_recipes/tests/features.py: "_hsdp2x2_tp2_cp2".
 struct TitanFlavour {
   MeshSizes sizes;
   std::string context = "all_gather", schedule = "interleaved";
@@ -105,8 +105,9 @@ void take_titan_mesh(Conversion& from, const TitanConfig& config, const TitanFla
   sizes.cp = degree("context_parallel_degree", sizes.cp);
   sizes.pp = degree("pipeline_parallel_degree", sizes.pp);
   sizes.ep = degree("expert_parallel_degree", sizes.ep);
-  if (!sizes.shards && sizes.replicas == 1 && sizes.tp * sizes.cp * sizes.pp > 1 && config.steps == 10)
-    sizes.shards = 1;
+  // The debug configurations name every axis that is cut; others leave the remaining ranks to dp.
+  const bool names_all = std::string(config.flavor) == "debugmodel" && sizes.tp * sizes.cp * sizes.pp > 1;
+  if (!sizes.shards && sizes.replicas == 1 && names_all) sizes.shards = 1;
   set_mesh(from, sizes);
   from.set("parallel.order", std::string("[pp, dp, cp, tp]"));
   if (sizes.tp > 1) {

@@ -10,6 +10,7 @@
 #include "runtime/program/published/recipe.h"
 #include "runtime/program/published/software.h"
 #include "runtime/program/published/steps.h"
+#include "runtime/program/recipe/mesh_size.h"
 #include "runtime/program/yaml/suggest.h"
 #include "runtime/training/model/shape.h"
 
@@ -65,13 +66,12 @@ std::optional<double> measured_seconds(const PublishedForecast& forecast, const 
   return tokens * model_flops(shape, run.sequence, run.unit == "TFLOP/s causal") / (*run.value * 1e12);
 }
 
-/// Calls `visit` with the forecasts of each source, those that are measured. A comma in a source begins a part of it.
+/// Calls `visit` with the forecasts of each publication, those that are measured.
 template <class Visit>
 void for_each_source(const std::vector<PublishedForecast>& forecasts, const Visit& visit) {
   std::map<std::string, std::vector<const PublishedForecast*>> sources;
   for (const PublishedForecast& forecast : forecasts) {
-    if (forecast.measured_seconds)
-      sources[forecast.run.source.substr(0, forecast.run.source.find(','))].push_back(&forecast);
+    if (forecast.measured_seconds) sources[forecast.run.publication()].push_back(&forecast);
   }
   for (const auto& [source, rows] : sources) visit(rows);
 }
@@ -182,10 +182,6 @@ Rates PublishedRuns::fitted() const {
 }
 
 PublishedRun run_of(const std::string& name, const Recipe& recipe, const DocumentedRun& documented) {
-  const auto size_of = [&](const char* axis) {
-    const auto found = recipe.parallel.mesh.find(axis);
-    return found == recipe.parallel.mesh.end() || found->second == MeshLayout::kAuto ? 1 : found->second;
-  };
   PublishedRun run;
   run.location = recipe.file;
   run.id = name;
@@ -193,9 +189,9 @@ PublishedRun run_of(const std::string& name, const Recipe& recipe, const Documen
   run.model = recipe.model.hf.filename();
   run.system = documented.hardware.empty() ? "h100" : documented.hardware;
   run.gpus = ranks_of(recipe.parallel.mesh);
-  run.dp = size_of(kDataAxis);
-  run.tp = size_of(kTensorAxis);
-  run.cp = size_of(kContextAxis);
+  run.dp = known_size(recipe, kDataAxis);
+  run.tp = known_size(recipe, kTensorAxis);
+  run.cp = known_size(recipe, kContextAxis);
   run.sharding = recipe.parallel.fsdp.mode;
   run.shard_size = recipe.parallel.fsdp.shard_size;
   run.sequence = recipe.train.sequence_length;
@@ -234,7 +230,7 @@ PublishedForecast predict(const PublishedRun& run, const Rates& rates) {
   });
   predicted.time = with_slowest(*of_run.step.time, run.gpus);
   const StepMemory& memory = of_run.step.memory();
-  // Of a pipeline the fullest rank, the first as a rule, has no logits.
+  // With a pipeline the fullest rank is usually the first, which has no logits.
   predicted.memory =
       is_one_stage ? translated_memory(memory, software, run, run.shape, tokens) : static_cast<double>(memory.total());
   predicted.measured_seconds = measured_seconds(predicted, run.shape);

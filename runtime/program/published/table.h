@@ -29,6 +29,9 @@ struct PublishedRun {
   std::optional<bool> fits = {};              ///< where the column says only "fits" or "out of memory"
   ModelShape shape = {};                      ///< of the model
   std::shared_ptr<const Recipe> recipe = {};  ///< the documented recipe; null: recipe_of() makes one of the row
+
+  /// Returns the source without its part, which follows a comma.
+  std::string publication() const { return source.substr(0, source.find(',')); }
 };
 
 /// Reads a table of published runs: comma-separated values with a line of column names, in any order. Throws InputError

@@ -6,13 +6,14 @@
 #include "mesh/base/size_text.h"
 
 namespace meshtrain {
-namespace {
 
 std::string number_text(const char* format, double number) {
-  char text[32];
+  char text[48];
   std::snprintf(text, sizeof text, format, number);
   return text;
 }
+
+namespace {
 
 std::string published_seconds(double seconds) {
   return number_text(seconds < 10 ? "%.3f s" : "%.2f s", seconds);
@@ -48,7 +49,7 @@ std::string to_text(const std::vector<PublishedForecast>& forecasts) {
       "  run                      program          step   measured    error      memory   measured    error\n";
   std::string source;
   for (const PublishedForecast& forecast : forecasts) {
-    const std::string own = forecast.run.source.substr(0, forecast.run.source.find(','));
+    const std::string own = forecast.run.publication();
     if (own != source) {
       source = own;
       text += source + "\n";

@@ -7,6 +7,9 @@
 
 namespace meshtrain {
 
+/// Formats one number as printf does, in at most 47 characters.
+std::string number_text(const char* format, double number);
+
 /// Returns predictions beside what was measured, a row for each run, in at most 100 columns.
 std::string to_text(const std::vector<PublishedForecast>& forecasts);
 

@@ -1,19 +1,13 @@
 #include "runtime/program/reproduce/text.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "mesh/base/size_text.h"
 #include "runtime/program/forecast/mesh_forecast.h"
+#include "runtime/program/published/text.h"
 
 namespace meshtrain {
 namespace {
-
-std::string formatted(const char* format, double number) {
-  char text[48];
-  std::snprintf(text, sizeof text, format, number);
-  return text;
-}
 
 std::string batch_of(const Recipe& recipe) {
   return std::to_string(recipe.train.global_batch) + " / " + std::to_string(recipe.train.micro_batch);
@@ -35,7 +29,7 @@ std::string own_plan(const DocumentedRecipe& recipe, const std::string& hardware
   const ForecastRequest request = forecast_request(asked, recipe.num_ranks(), 0, machine);
   const MeshLayout layout = MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, recipe.num_ranks());
   const MeshForecast forecast = forecast_mesh(asked, layout, {}, request);
-  return formatted("%.3g s a step, ", forecast.seconds()) + size_text(forecast.memory()) + " of " +
+  return number_text("%.3g s a step, ", forecast.seconds()) + size_text(forecast.memory()) + " of " +
          size_text(machine->memory) + (forecast.fits ? "" : ": DOES NOT FIT");
 }
 
@@ -44,7 +38,7 @@ std::string parts_of(const TimeForecast& time) {
   std::string text;
   const auto add = [&](const std::string& name, double seconds) {
     if (seconds < 0.01 * time.total()) return;
-    text += (text.empty() ? "" : ", ") + name + formatted(" %.0f %%", 100 * seconds / time.total());
+    text += (text.empty() ? "" : ", ") + name + number_text(" %.0f %%", 100 * seconds / time.total());
   };
   add("products", time.products);
   add("attention", time.attention);
@@ -62,14 +56,14 @@ std::string plan_text(const DocumentedRecipe& recipe) {
   text += "  this program              " + own_plan(recipe, hardware) + "\n";
   const PublishedRun run = run_of(recipe.name, recipe.recipe, recipe.documented);
   const PublishedForecast predicted = predict(run, program_rates());
-  text += "  the program that ran      " + formatted("%.3g s a step, ", predicted.time.total()) +
-          formatted("%.1f GiB", predicted.memory / (1 << 30)) + ", predicted as " + predicted.software + "\n" +
+  text += "  the program that ran      " + number_text("%.3g s a step, ", predicted.time.total()) +
+          number_text("%.1f GiB", predicted.memory / (1 << 30)) + ", predicted as " + predicted.software + "\n" +
           "                            " + parts_of(predicted.time) + "\n";
   if (recipe.documented.figure.empty()) return text + "  published                 no figure\n";
   text += "  published                 " + recipe.documented.figure;
   if (const auto error = predicted.time_error()) {
-    text += formatted(" (%.3g s a step): the prediction is ", *predicted.measured_seconds) +
-            formatted("%+.1f %% off", 100 * *error);
+    text += number_text(" (%.3g s a step): the prediction is ", *predicted.measured_seconds) +
+            number_text("%+.1f %% off", 100 * *error);
   }
   return text + "\n";
 }

@@ -4,16 +4,12 @@
 #include <bit>
 #include <numeric>
 
+#include "runtime/program/recipe/mesh_size.h"
+
 namespace meshtrain {
 namespace {
 
 constexpr int64_t kTokens = 256, kMicroBatch = 2, kMicroBatches = 2, kStages = 2;
-
-int64_t ranks_along(const Recipe& recipe, const char* axis) {
-  const auto found = recipe.parallel.mesh.find(axis);
-  if (found == recipe.parallel.mesh.end()) return 1;
-  return found->second == MeshLayout::kAuto ? 1 : found->second;
-}
 
 /// Returns the largest power of two up to `n`.
 int64_t power_of_two(int64_t n) {
@@ -22,24 +18,24 @@ int64_t power_of_two(int64_t n) {
 
 void cut_mesh(Recipe& recipe, int64_t ranks) {
   std::map<std::string, int64_t>& mesh = recipe.parallel.mesh;
-  const int64_t experts = ranks_along(recipe, kExpertAxis);
+  const int64_t experts = known_size(recipe, kExpertAxis);
   int64_t left = ranks;
   for (const char* axis : {kTensorAxis, kContextAxis, kPipelineAxis}) {
-    const int64_t size = ranks_along(recipe, axis) > 1 && left > 1 ? 2 : 1;
+    const int64_t size = known_size(recipe, axis) > 1 && left > 1 ? 2 : 1;
     if (mesh.contains(axis)) mesh[axis] = size;
     left /= size;
   }
-  mesh[kDataAxis] = power_of_two(std::min(ranks_along(recipe, kDataAxis), left));
+  mesh[kDataAxis] = power_of_two(std::min(known_size(recipe, kDataAxis), left));
   if (experts == 1) return;
   mesh[kExpertAxis] = std::gcd(
-      experts, ranks_along(recipe, kDataAxis) * ranks_along(recipe, kContextAxis) * ranks_along(recipe, kTensorAxis));
+      experts, known_size(recipe, kDataAxis) * known_size(recipe, kContextAxis) * known_size(recipe, kTensorAxis));
 }
 
 /// Keeps the first and the last of the numbers of layers, `stages` in all.
 void cut_stages(Recipe& recipe) {
   PipelineRecipe& pipeline = recipe.parallel.pipeline;
   pipeline.stages_per_rank = std::min(pipeline.stages_per_rank, kStages);
-  const auto stages = static_cast<size_t>(ranks_along(recipe, kPipelineAxis) * pipeline.stages_per_rank);
+  const auto stages = static_cast<size_t>(known_size(recipe, kPipelineAxis) * pipeline.stages_per_rank);
   std::vector<int64_t>& layers = pipeline.layers;
   if (layers.size() <= stages) return;
   const auto begin = layers.begin() + static_cast<std::ptrdiff_t>(stages / 2);
@@ -56,23 +52,23 @@ void cut_sequence(Recipe& recipe) {
 
 void cut_batch(Recipe& recipe, int64_t dp_before) {
   const int64_t micro_batches = recipe.train.global_batch / dp_before / recipe.train.micro_batch;
-  const int64_t pp = ranks_along(recipe, kPipelineAxis);
+  const int64_t pp = known_size(recipe, kPipelineAxis);
   const int64_t most = pp > 1 ? 2 * pp : kMicroBatches;
   recipe.train.micro_batch = std::min(recipe.train.micro_batch, kMicroBatch);
   recipe.train.global_batch =
-      std::clamp<int64_t>(micro_batches, 1, most) * recipe.train.micro_batch * ranks_along(recipe, kDataAxis);
+      std::clamp<int64_t>(micro_batches, 1, most) * recipe.train.micro_batch * known_size(recipe, kDataAxis);
 }
 
 }  // namespace
 
 Recipe cut(const Recipe& recipe, int64_t ranks) {
   Recipe small = recipe;
-  const int64_t dp = ranks_along(recipe, kDataAxis);
+  const int64_t dp = known_size(recipe, kDataAxis);
   if (ranks_of(recipe.parallel.mesh) > ranks) {
     cut_mesh(small, ranks);
     cut_stages(small);
     std::optional<int64_t>& shared = small.parallel.fsdp.shard_size;
-    const int64_t replicas = ranks_along(small, kDataAxis) * ranks_along(small, kContextAxis);
+    const int64_t replicas = known_size(small, kDataAxis) * known_size(small, kContextAxis);
     if (shared) *shared = std::min(*shared, std::max<int64_t>(1, replicas / 2));
   }
   cut_sequence(small);

@@ -18,7 +18,7 @@ inline constexpr const char* kSelectionBias = ".gate.e_score_correction_bias";
 inline constexpr const char* kExpertsGateUp = ".mlp.experts.gate_up_proj";
 inline constexpr const char* kExpertsDown = ".mlp.experts.down_proj";
 
-/// What to do with weights in MXFP4, the format of gpt-oss's published folders: the end of a message.
+/// The advice for weights in MXFP4, the format of gpt-oss's published folders: the end of a message.
 inline constexpr const char* kMxfp4Advice =
     "weights in blocks of 4 bits are not read: load the folder in transformers with "
     "quantization_config=Mxfp4Config(dequantize=True) and dtype=torch.bfloat16, and save it with "

@@ -41,7 +41,7 @@ TEST_F(TrainingLoopTest, EachStepHasTheNextSamplesAlsoAfterAChangeOfTheBatch) {
   EXPECT_GT(std::abs(losses[0] - losses[1]), 1e-3) << "the batches must have different losses";
 }
 
-// As above; steps begin after 0, 2 and 4 samples of 16 tokens, then have 3 samples.
+// The same recipe, whose steps begin after 0, 2 and 4 samples of 16 tokens and then have 3 samples.
 TEST_F(TrainingLoopTest, ABatchThatGrowsHasTheNextSamplesAlsoAcrossAResume) {
   std::mt19937_64 random(7);
   std::string tokens(18 * 17, '\0');
