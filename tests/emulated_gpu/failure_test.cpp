@@ -43,16 +43,23 @@ TEST_F(FailureOnGpu, ARankThatIsKilledTakesTheOthersAlong) {
   EXPECT_EQ(count(ending.err, "rank 2 (dp=1 cp=0 tp=0) is gone without a word"), 1) << ending.err;
 }
 
-// Over NCCL, which the host does not wait for, and for tensors that are staged in host memory.
+// Over NCCL, which the host does not wait for, and for tensors that are staged in host memory. A stage is named with
+// both ends of the link that the others wait for.
 TEST_F(FailureOnGpu, ARankThatIsStoppedIsNamed) {
-  for (const std::string backend : {"nccl", "mpi"}) {
-    SCOPED_TRACE(backend);
+  struct Case {
+    std::string mesh, backend, rank, awaited;
+  };
+  for (const Case& it : {Case{"dp=2", "nccl", "rank 1 (dp=1 cp=0 tp=0) on ", ""},
+                         {"dp=2", "mpi", "rank 1 (dp=1 cp=0 tp=0) on ", ""},
+                         {"pp=2", "nccl", "rank 1 (pp=1 dp=0 cp=0 tp=0) on ", " of link pp "}}) {
+    SCOPED_TRACE(it.mesh + " over " + it.backend);
     std::filesystem::remove_all(run_dir);
-    const std::string process = path("process." + backend);
-    Program program(command(2,
-                            {"--mesh", "dp=2", "--set", "device=cuda", "--set", "parallel.backend=" + backend, "--set",
-                             "train.steps=100000", "--set", "parallel.stall_warning=2", "--set", "parallel.timeout=5"},
-                            "[ \"$OMPI_COMM_WORLD_RANK\" != 1 ] || echo $$ >" + process));
+    const std::string process = path("process." + it.mesh + "." + it.backend);
+    Program program(
+        command(2,
+                {"--mesh", it.mesh, "--set", "device=cuda", "--set", "parallel.backend=" + it.backend, "--set",
+                 "train.steps=100000", "--set", "parallel.stall_warning=2", "--set", "parallel.timeout=5"},
+                "[ \"$OMPI_COMM_WORLD_RANK\" != 1 ] || echo $$ >" + process));
     for (int looks = 0; metrics().size() < 5 && looks < 3000; ++looks) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
@@ -60,9 +67,9 @@ TEST_F(FailureOnGpu, ARankThatIsStoppedIsNamed) {
     kill(std::stoi(content(process)), SIGSTOP);
     const Ending ending = program.wait();
     EXPECT_EQ(ending.status, 1) << ending.err;
-    const std::string named = "rank 1 (dp=1 cp=0 tp=0) on ",
-                      cause = ": its process is stopped, by a signal or a debugger; ";
-    EXPECT_TRUE(has(ending.err, "meshtrain: warning: " + named) && has(ending.err, cause)) << ending.err;
+    const std::string cause = ": its process is stopped, by a signal or a debugger; ";
+    EXPECT_TRUE(has(ending.err, "meshtrain: warning: " + it.rank) && has(ending.err, cause)) << ending.err;
+    EXPECT_TRUE(has(ending.err, it.awaited)) << ending.err;
     EXPECT_TRUE(has(ending.err, "; the run ends after parallel.timeout, 5 s")) << ending.err;
     EXPECT_TRUE(std::filesystem::exists(run_dir / "flight" / "rank-00000.jsonl"));
   }
