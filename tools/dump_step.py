@@ -15,8 +15,8 @@ Needs torch and safetensors alone; `model.config` (transformers) or `config` giv
 accelerate: make the dump after accelerator.prepare(); call gradients() under `if accelerator.sync_gradients`, before
 accelerator.clip_grad_norm_(), and finish() right after optimizer.step().
 
-DeepSpeed: StepDump("step", engine); in the last micro-batch call gradients() between engine.backward() and engine.step();
-finish(optimizer, grad_norm=engine.get_global_grad_norm(), clip_norm=...).
+DeepSpeed: StepDump("step", engine); in the last micro-batch call gradients() between engine.backward() and
+engine.step(), then finish(optimizer, grad_norm=engine.get_global_grad_norm(), clip_norm=...).
 """
 import contextlib
 import json
