@@ -8,8 +8,9 @@
     _, norm, _ = optimizer.step()
     dump.finish(optimizer, grad_norm=norm, clip_norm=args.clip_grad)
 
-`config`: what Hugging Face's config.json has for the model, a dict. Every rank makes the same calls, but for batch().
-For dp, tp, cp and pp, with and without the distributed optimizer. Layers of experts are refused.
+`config`: the content of Hugging Face's config.json for the model, a dict. Its vocab_size is the padded one, because
+Megatron's softmax counts the padding. Every rank makes the same calls, except batch(). For dp, tp, cp and pp, with and
+without the distributed optimizer. Layers of experts are refused.
 """
 import re
 

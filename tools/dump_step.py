@@ -10,7 +10,13 @@
     dump.finish(optimizer, grad_norm=norm, clip_norm=1.0)
 
 Every rank makes the same calls. Works with plain modules, DDP, FSDP1 (use_orig_params), FSDP2, DTensor and DeepSpeed.
-Needs torch and safetensors alone; `model.config` (transformers) or `config` gives config.json.
+Needs torch and safetensors alone; `model.config` (transformers) or `config` gives config.json. Dropout must be 0.
+
+accelerate: make the dump after accelerator.prepare(); call gradients() under `if accelerator.sync_gradients`, before
+accelerator.clip_grad_norm_(), and finish() right after optimizer.step().
+
+DeepSpeed: StepDump("step", engine); in the last micro-batch call gradients() between engine.backward() and
+engine.step(), then finish(optimizer, grad_norm=engine.get_global_grad_norm(), clip_norm=...).
 """
 import contextlib
 import json

@@ -43,8 +43,8 @@ struct Comparison {
 ///                bounds; weights: |movement - movement_ref| / |movement_ref|, bounds 1e-10 and 1e-3
 ///   halves       everything: relative distance from one rank in fp32, tensors by their norm. The bound is the distance
 ///                of one rank in the same precision times a factor, plus one rounding: 2^-8, in fp16 2^-11. The factor
-///                is 2 for loss and norm, and 1.5 for the tensors of all parameters together; the norm may differ as
-///                much as these. For a single tensor the factor is 4, applied to the largest of its own distance, the
+///                is 2 for loss, norm and the tensors of all parameters together; the norm may differ as much as these
+///                tensors. For a single tensor the factor is 4, applied to the largest of its own distance, the
 ///                distance of all tensors together and, for weights, the distance of its gradient: few elements have a
 ///                large difference by chance, above all in Adam's update, which makes a full step of a gradient that is
 ///                mostly rounding

@@ -6,27 +6,27 @@
 
 namespace meshtrain {
 
-/// `recipe`, which resolve() has passed for `layout`, with a small model that the mesh cuts in the same way. Kept are
+/// Returns `recipe`, which resolve() has passed for `layout`, with a small model that the mesh cuts in the same way. It
+/// keeps
 ///
 ///   KV heads       tp divides them; gcd(KV heads / tp, cp), which decides whether Ulysses repeats heads; and whether a
 ///                  tp rank has several
 ///   heads          heads / KV heads
-///   hidden size    hidden size / (heads * head_dim), as near as whole numbers allow
-///   feed-forward   intermediate size / hidden size, in the same way; tp divides it
-///   vocabulary     its remainder modulo tp, so the padding of the last tp rank; token ids named in `data` are folded
-///                  into it as fold_ids() does
-///   freezing,      those of the parameters that two layers stand for: the first, and the first that is treated in
-///   groups         another way, one that is trained if that is not
-///   sequence, batch, everything that is no size of the model
+///   hidden size    hidden size / (heads * head_dim), as closely as whole numbers allow
+///   feed-forward   intermediate size / hidden size, likewise; tp divides it
+///   vocabulary     its remainder modulo tp, hence the padding of the last tp rank; fold_ids() maps the token ids named
+///                  in `data` into it
+///   freezing,      the rules of two layers: the first, and the first that is treated differently, preferably a trained
+///   groups         one
+///   the rest       sequence, batch, and everything that is not a size of the model
 ///
-/// Two layers, or one for each stage of a pipeline, which represent the two in turns; heads of 8. Where
-/// parallel.pipeline.layers are not equal, the stages that have more than the smallest have two. The initial weights
-/// are larger, as the rows they meet are shorter: activations keep their size. Never larger than before; what is small
-/// already is left alone.
+/// The model has two layers, or one for each stage of a pipeline, which repeat the two in turn; heads are 8 wide. Where
+/// parallel.pipeline.layers are not equal, stages with more layers than the smallest have two. The initial weights are
+/// larger, because rows are shorter: activations keep their size. No size grows.
 Recipe shrink(const Recipe& recipe, const MeshLayout& layout);
 
-/// The ids and the counted labels of `batch` modulo `vocab_size`: tokens of a larger vocabulary for a shrunk model.
-/// After read_step, which finds documents by the ids as they are in the file.
+/// Replaces the ids and the counted labels of `batch` by their remainders modulo `vocab_size`: tokens of a larger
+/// vocabulary for a shrunk model. Call it after read_step(), which finds documents by the ids in the file.
 void fold_ids(StepBatch& batch, int64_t vocab_size);
 
 }  // namespace meshtrain
