@@ -8,8 +8,8 @@
     _, norm, _ = optimizer.step()
     dump.finish(optimizer, grad_norm=norm, clip_norm=args.clip_grad)
 
-`config`: what Hugging Face's config.json has for the model, a dict. Every rank makes the same calls, but for batch().
-For dp, tp, cp and pp, with and without the distributed optimizer. Layers of experts are refused.
+`config`: the model's config.json of Hugging Face, a dict. Every rank makes the same calls, except batch(). Works with dp,
+tp, cp and pp, with and without the distributed optimizer. Layers of experts are refused.
 """
 import re
 
@@ -31,8 +31,8 @@ ROW_PARALLEL = {"self_attention.linear_proj": "self_attn.o_proj", "mlp.linear_fc
 
 
 def huggingface_tensors(name, shards, config):
-    """Returns the tensors that Hugging Face has for the parameter `name`, whose layers are numbered through all
-    stages. `shards`: those of the tp ranks, in their order; one, where every rank has the complete parameter."""
+    """Returns Hugging Face's tensors for the parameter `name`, with the layer's number in the model. `shards`: those of
+    the tp ranks, in order; only one when every rank has the complete parameter."""
     if name in OUTER:
         return {OUTER[name]: torch.cat(shards)[:config["vocab_size"]] if "layernorm" not in name else shards[0]}
     found = re.fullmatch(r"decoder\.layers\.(\d+)\.((.+)\.(weight|bias)|.+)", name)
@@ -76,7 +76,7 @@ class MegatronDump(StepDump):
                          convert=lambda name, shards: huggingface_tensors(name, shards, config), **options)
 
     def batch(self, tokens, labels, loss_mask=None):
-        """Complete sequences; `labels`: the tokens after each, as Megatron's data has them."""
+        """Adds complete sequences. `labels`: the token after each, as in Megatron's data."""
         super().batch(tokens, labels if loss_mask is None else labels.masked_fill(loss_mask == 0, -100), shifted=True)
 
     def gradients(self, loss=None, loss_scale=1):

@@ -2,7 +2,7 @@
 
     dump = StepDump("step", model, mesh={"dp": 2, "tp": 2}, data_rank=dp_rank)   # before the step
     ...                                                                          # for each micro-batch:
-    dump.batch(input_ids, labels)                                                #   what the model is given
+    dump.batch(input_ids, labels)                                                #   the model's inputs
     ...                                                                          # after the last backward:
     dump.gradients(loss)                                                         #   before clipping
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -10,7 +10,7 @@
     dump.finish(optimizer, grad_norm=norm, clip_norm=1.0)
 
 Every rank makes the same calls. Works with plain modules, DDP, FSDP1 (use_orig_params), FSDP2, DTensor and DeepSpeed.
-Needs torch and safetensors alone; `model.config` (transformers) or `config` gives config.json.
+Needs only torch and safetensors; `model.config` (transformers) or `config` gives config.json.
 """
 import contextlib
 import json

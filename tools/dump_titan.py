@@ -4,8 +4,8 @@
     dump_titan(trainer, "step", config_json)
     trainer.train()
 
-`config_json`: what Hugging Face's config.json has for the model, a dict. Names and the order of rows are those of the
-model's own state_dict_adapter. Every rank makes the call. For dp, tp and cp. `options`: those of StepDump.
+`config_json`: the model's config.json of Hugging Face, a dict. Names and the order of rows are those of the model's own
+state_dict_adapter. Every rank makes the call. Works with dp, tp and cp. `options`: those of StepDump.
 """
 import torch
 from torchtitan import trainer as titan
