@@ -1,12 +1,12 @@
-# The plug-in libmeshtrain_cuda.so, beside the program, which opens it for device: cuda. It is made of what lies on the
-# floors for CUDA: kernels, *.cu, which see no header of ATen (nvcc takes a minute for those), and *_cuda.cpp. What
-# these need of the floors they find in the program that opens them, so there is one copy of everything.
+# The plug-in libmeshtrain_cuda.so, next to the program, which opens it for device: cuda. It has the *.cu and *_cuda.cpp
+# files of all floors. *.cu files are kernels, and include no header of ATen, which would take nvcc a minute. The plug-in
+# uses the floors' functions in the program that opens it, so each exists once.
 set(MESHTRAIN_CUDA AUTO CACHE STRING "Build the CUDA plug-in: AUTO (where nvcc is found), ON or OFF")
 set_property(CACHE MESHTRAIN_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(MESHTRAIN_CUDA_ARCHITECTURES 90 CACHE STRING
     "What its kernels are compiled for, as in CMAKE_CUDA_ARCHITECTURES; 90: code of sm_90, and PTX for later ones")
 
-# Sets `missing` to what a plug-in cannot be built without; empty when nothing is.
+# Sets `missing` to the reason why the plug-in cannot be built; empty if it can.
 function(meshtrain_find_cuda missing)
   file(GLOB toolkits "/usr/local/cuda*/bin")
   list(SORT toolkits COMPARE NATURAL ORDER DESCENDING)
@@ -69,11 +69,11 @@ list(TRANSFORM floors APPEND "/*_cuda.cpp" OUTPUT_VARIABLE source_patterns)
 file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${kernel_patterns})
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${source_patterns})
 
-# A module has no part in linking the program: nothing of CUDA is loaded before it is asked for.
+# A MODULE is not linked to the program, so CUDA is loaded only when the plug-in is opened.
 add_library(meshtrain_cuda MODULE ${sources})
 set_target_properties(meshtrain_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}" BUILD_WITH_INSTALL_RPATH ON
-  # LibTorch's own libraries before those of the toolkit: there is to be one copy of each.
+  # LibTorch's own libraries come before the toolkit's, so that one copy of each is loaded.
   INSTALL_RPATH "${MESHTRAIN_LIBTORCH}/lib;${MESHTRAIN_LIBTORCH}/../nvidia/nccl/lib;${MESHTRAIN_LIBTORCH}/../nvidia/cu13/lib;${MESHTRAIN_CUDA_TOOLKIT}/lib64")
 target_compile_definitions(meshtrain_cuda PRIVATE "MESHTRAIN_CUDA_ARCHITECTURES=\"${MESHTRAIN_CUDA_ARCHITECTURES}\"")
 target_include_directories(meshtrain_cuda PRIVATE $<TARGET_PROPERTY:meshtrain_runtime,INTERFACE_INCLUDE_DIRECTORIES>)
@@ -83,12 +83,12 @@ target_link_libraries(meshtrain_cuda PRIVATE meshtrain_torch "${MESHTRAIN_LIBTOR
 target_precompile_headers(meshtrain_cuda REUSE_FROM meshtrain_pch)
 meshtrain_unity(meshtrain_cuda)
 
-# Apart from the rest, whose warnings nvcc does not know.
+# Separate options, because nvcc does not know the warnings of the other files.
 if(kernels)
   add_library(meshtrain_cuda_kernels OBJECT ${kernels})
   set_target_properties(meshtrain_cuda_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY None)
-  # A kernel whose registers do not fit spills into memory unseen: the build fails for the architecture that kernels are
-  # shaped for, and warns for others.
+  # A kernel that needs too many registers would spill them to memory silently. The build fails if this happens for the
+  # architecture that kernels are tuned for, and warns for others.
   set(ptxas --warn-on-spills,--warn-on-local-memory-usage)
   if(MESHTRAIN_CUDA_ARCHITECTURES STREQUAL "90")
     string(APPEND ptxas ",--warning-as-error")
@@ -98,5 +98,5 @@ if(kernels)
     $<TARGET_PROPERTY:meshtrain_runtime,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(meshtrain_cuda PRIVATE meshtrain_cuda_kernels)
 endif()
-# The linker driver is g++; CMake would take nvcc where objects come of it.
+# Links with g++; CMake would choose nvcc for its objects.
 set_target_properties(meshtrain_cuda PROPERTIES LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)

@@ -1,14 +1,14 @@
 # meshtrain_floor(NAME [PATH FOLDER] [FOLDERS FOLDERS... | SOURCES FILES...] [DEPENDS FLOORS...] [LINK LIBRARIES...]
 #                 [WITHOUT_TORCH] [COLD])
 #
-# One library, meshtrain_NAME, per floor: the folder PATH of the repository, by default NAME; its sources, by default all
-# of that folder and of its FOLDERS, except the CUDA plug-in's. Other folders in it are floors below. Headers are
-# included from the repository root ("mesh/group.h"), but a target sees only its own floor and those it depends on: each
-# floor's include folder holds a link to that floor alone.
+# Makes the library meshtrain_NAME of one floor from the folder PATH of the repository, by default NAME. Its sources are by
+# default all files of that folder and of its FOLDERS, except the CUDA plug-in's; other folders in it are floors of their
+# own. Headers are included from the repository root ("mesh/group.h"). A target sees only its own floor and its
+# dependencies, because the include folder of each floor has only a link to that floor.
 #
-# Templates of ATen take most of the compile time, and every file instantiates them again. Two dozen files are therefore
-# compiled as one, and names in anonymous namespaces must be unique within a floor. A floor WITHOUT_TORCH compiles in
-# seconds. A floor whose own code takes no measurable time is COLD (meshtrain_cold).
+# Every file instantiates ATen's templates, which take most of the compile time. Two dozen files are therefore compiled as
+# one, and names in anonymous namespaces must be unique within a floor. A floor WITHOUT_TORCH compiles in seconds. A floor
+# whose code takes no measurable time at run time is COLD (meshtrain_cold).
 function(meshtrain_floor name)
   cmake_parse_arguments(FLOOR "WITHOUT_TORCH;COLD" "PATH" "FOLDERS;SOURCES;DEPENDS;LINK" ${ARGN})
   if(NOT FLOOR_PATH)
@@ -45,7 +45,7 @@ function(meshtrain_floor name)
     if(NOT FLOOR_WITHOUT_TORCH)
       target_precompile_headers(${target} REUSE_FROM ${header})
     endif()
-  else()  # headers alone
+  else()  # only headers
     add_library(${target} INTERFACE)
     set(kind INTERFACE)
   endif()
@@ -58,16 +58,16 @@ function(meshtrain_floor name)
   target_link_libraries(${target} ${kind} ${FLOOR_DEPENDS} ${FLOOR_LINK})
 endfunction()
 
-# meshtrain_unity(TARGET): compiles two dozen of its files as one, unless MESHTRAIN_UNITY is off. Files with compile
-# options or definitions of their own are compiled alone.
+# meshtrain_unity(TARGET): compiles two dozen of its files as one, unless MESHTRAIN_UNITY is off. Files with their own
+# compile options or definitions are compiled alone.
 function(meshtrain_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 24)
 endfunction()
 
-# meshtrain_lanes(TARGET FILES...): files of the target with loops of mesh/device/host_lanes.h, which are compiled for
-# AVX-512 and once more, through a file that includes them, for AVX2. GCC 12 calls registers of its own intrinsics
-# uninitialised (GCC bug 105593), and keeps arrays of them in memory unless it unrolls the loops over them (-O3). Products
-# and sums are fused where the loops say so, not where a compiler likes to: both sets compute the same.
+# meshtrain_lanes(TARGET FILES...): compiles files with loops of mesh/device/host_lanes.h twice, for AVX-512 and, through a
+# file that includes them, for AVX2. GCC 12 reports registers of its own intrinsics as uninitialised (GCC bug 105593), and
+# keeps arrays of them in memory unless it unrolls the loops over them (-O3). -ffp-contract=off: products and sums are
+# fused only where the loops say so; otherwise the two versions would have different bits.
 function(meshtrain_lanes target)
   foreach(file ${ARGN})
     get_filename_component(path "${file}" ABSOLUTE)
@@ -83,7 +83,7 @@ function(meshtrain_lanes target)
   endforeach()
 endfunction()
 
-# meshtrain_whole(TARGET FLOORS...): links all of these floors into a program, before its own objects.
+# meshtrain_whole(TARGET FLOORS...): links all objects of these floors into a program, before its own objects.
 function(meshtrain_whole target)
   foreach(floor ${ARGN})
     get_target_property(linked ${target} MESHTRAIN_WHOLE)
@@ -95,16 +95,16 @@ function(meshtrain_whole target)
   endforeach()
 endfunction()
 
-# meshtrain_opens_plugins(TARGET): a program in which plug-ins find the functions of floors that they need. The floors that
-# are not COLD come first: of a template that several files instantiate, a linker takes the first copy.
+# meshtrain_opens_plugins(TARGET): exports the functions of the floors from a program to its plug-ins. Floors that are not
+# COLD come first, because the linker takes the first copy of a template that several files instantiate.
 function(meshtrain_opens_plugins target)
   set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON DEFINE_SYMBOL "")
   get_property(floors GLOBAL PROPERTY MESHTRAIN_HOT)
   meshtrain_whole(${target} ${floors})
 endfunction()
 
-# meshtrain_holds_operators(TARGET): links the operators into a program that calls them by name alone: the linker would
-# leave out the files that define them.
+# meshtrain_holds_operators(TARGET): links the operators into a program that calls them only by name. Otherwise the linker
+# would leave out the files that define them.
 function(meshtrain_holds_operators target)
   meshtrain_whole(${target} model optimizer trainer)
 endfunction()

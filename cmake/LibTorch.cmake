@@ -1,4 +1,4 @@
-# The target meshtrain_torch: LibTorch's CPU libraries and headers, from tools/setup's folder or a user's own.
+# The target meshtrain_torch: LibTorch's CPU libraries and headers, from tools/setup's folder or the user's.
 if(DEFINED ENV{MESHTRAIN_DEPS})
   set(deps "$ENV{MESHTRAIN_DEPS}")
 elseif(DEFINED ENV{XDG_CACHE_HOME})
@@ -15,15 +15,15 @@ if(problem)
 endif()
 meshtrain_add_torch(meshtrain_torch "${MESHTRAIN_LIBTORCH}")
 
-# Keeps folders of this machine out of objects: __FILE__ begins below the sources, the build or LibTorch. Debuggers still
-# find the sources.
+# Removes this machine's folders from __FILE__: paths begin below the sources, the build or LibTorch. Debuggers still find
+# the sources.
 foreach(folder "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}" "${MESHTRAIN_LIBTORCH}")
   target_compile_options(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${folder}/=>)
 endforeach()
 
-# Two precompiled headers: one for all code, and one, without autograd, for code whose own time cannot be measured.
-# GCC keeps the options of a header, so the header decides how much the code after it is optimised. Each file
-# instantiates the templates that functions of the header call: 1.4 s for those of the dispatcher and autograd.
+# Two precompiled headers: one for all code, and one, without autograd, for code that takes no measurable time. GCC keeps
+# the options of a header, so the header decides the optimisation of the code after it. Each file instantiates the
+# templates that functions of the header call; those of the dispatcher and autograd take 1.4 s.
 set(headers "${PROJECT_SOURCE_DIR}/mesh/device/aten.h" <ATen/Parallel.h>
   <algorithm> <filesystem> <functional> <map> <memory> <optional> <string> <vector>)
 set(autograd_headers <torch/csrc/autograd/autograd.h> <torch/csrc/autograd/custom_function.h>
@@ -37,7 +37,7 @@ endforeach()
 target_precompile_headers(meshtrain_pch PRIVATE ${autograd_headers})
 target_compile_options(meshtrain_cold_pch PRIVATE ${MESHTRAIN_COLD})
 
-# meshtrain_cold(TARGET): compiles a target whose own time cannot be measured, in two thirds of the time.
+# meshtrain_cold(TARGET): compiles a target that takes no measurable time at run time, in two thirds of the compile time.
 function(meshtrain_cold target)
   target_compile_options(${target} PRIVATE ${MESHTRAIN_COLD})
   target_precompile_headers(${target} REUSE_FROM meshtrain_cold_pch)

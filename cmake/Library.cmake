@@ -1,6 +1,6 @@
 # libmeshtrain.so has the floors that train any model, for other programs. `cmake --install` copies the library, the
-# headers of its floors and the files of find_package(meshtrain). The library is shared because operators register
-# themselves when their file is loaded, and a linker leaves files of an archive out.
+# headers of its floors and the files of find_package(meshtrain). The library is shared, because operators register
+# themselves when their file is loaded, and a linker would leave such files of an archive out.
 set(floors base device mesh products tensor_parallel context_parallel pipeline_parallel expert_parallel fsdp metrics safetensors optimizer checkpoint trainer)
 
 set(objects "")
@@ -14,7 +14,7 @@ foreach(floor ${floors})
 endforeach()
 
 add_library(meshtrain_library SHARED ${objects})
-# The library has no run path, so it names no folder of this machine: the program that links it finds LibTorch and MPI.
+# The library has no run path, so it names no folder of this machine. The program that links it finds LibTorch and MPI.
 set_target_properties(meshtrain_library PROPERTIES OUTPUT_NAME meshtrain LINKER_LANGUAGE CXX
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
   BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")

@@ -1,6 +1,6 @@
-# The plug-in libmeshtrain_parquet.so, beside the program, which opens it to read Parquet files. It is linked to Arrow's
+# The plug-in libmeshtrain_parquet.so, next to the program, which opens it to read Parquet files. It is linked to Arrow's
 # C++ libraries: those of the pyarrow wheel that tools/setup --parquet unpacks, or the system's. Without them it is not
-# built, and meshtrain says so when it is given such a file.
+# built, and meshtrain refuses Parquet files and says why.
 set(MESHTRAIN_ARROW "${deps}/pyarrow-26.0.1/pyarrow" CACHE PATH "The folder of a pyarrow: include/, libarrow.so.N, libparquet.so.N")
 file(GLOB arrow_libraries "${MESHTRAIN_ARROW}/libparquet.so.*" "${MESHTRAIN_ARROW}/libarrow.so.*")
 list(LENGTH arrow_libraries found)

@@ -4,7 +4,7 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
-set(MESHTRAIN_COLD $<$<CONFIG:Release>:-Og>)   # for code whose own time cannot be measured
+set(MESHTRAIN_COLD $<$<CONFIG:Release>:-Og>)   # for code that takes no measurable time
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
@@ -20,7 +20,7 @@ add_library(meshtrain_flags INTERFACE)
 # -fPIC for programs too (CMake would give them -fPIE): they share the libraries' precompiled headers.
 target_compile_options(meshtrain_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Winvalid-pch -fPIC -fopenmp
                                                  -fpch-preprocess)
-# GCC begins to collect garbage at 1 GiB. By default it begins at 128 MiB, which a precompiled header alone exceeds.
+# Lets GCC collect garbage from 1 GiB on. The default, 128 MiB, is less than a precompiled header needs.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(meshtrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1048576>)
 endif()
@@ -35,10 +35,10 @@ if(MESHTRAIN_SANITIZE STREQUAL "address")
   target_compile_options(meshtrain_flags INTERFACE "-DJSON_ASSERT(x)=((x)?void():__builtin_trap())")
   # LibTorch and Open MPI are built without type information for these two checks.
   list(APPEND sanitizers -fno-sanitize=vptr)
-  # gcc 12 takes std::regex's own members for uninitialized under the address sanitizer (gcc's bug 105562).
+  # Under the address sanitizer gcc 12 reports members of std::regex as uninitialised (GCC bug 105562).
   list(APPEND sanitizers -Wno-maybe-uninitialized)
 elseif(MESHTRAIN_SANITIZE STREQUAL "thread")
-  # It does not know fences, which LibTorch's headers have and our threads do not rely on.
+  # The thread sanitizer does not support fences. LibTorch's headers have them; our threads do not rely on them.
   set(sanitizers -fsanitize=thread -Wno-tsan)
 elseif(MESHTRAIN_SANITIZE)
   message(FATAL_ERROR "MESHTRAIN_SANITIZE: ${MESHTRAIN_SANITIZE}: use address, thread or nothing")

@@ -27,6 +27,6 @@ function(meshtrain_add_torch target torch)
   add_library(${target} INTERFACE IMPORTED GLOBAL)
   target_include_directories(${target} SYSTEM INTERFACE "${torch}/include" "${torch}/include/torch/csrc/api/include")
   target_link_libraries(${target} INTERFACE "${torch}/lib/libtorch_cpu.so" "${torch}/lib/libc10.so")
-  # libtorch_cpu finds the CUDA run-time through its own rpath; the linker has to be shown the folder.
+  # libtorch_cpu finds the CUDA runtime through its rpath; the linker needs the folder.
   target_link_options(${target} INTERFACE "-Wl,-rpath-link,${torch}/../nvidia/cu13/lib")
 endfunction()

@@ -19,7 +19,7 @@ struct Traffic {
 /// Returns the traffic of one collective that rank `rank` of a group of `size` issues.
 Traffic traffic_of(int rank, int size, const Collective& collective);
 
-/// The traffic of this rank, counted where collectives are issued (docs/architecture.md).
+/// The traffic of this rank, counted where collectives are issued.
 class TrafficLedger {
  public:
   struct Key {

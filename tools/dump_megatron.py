@@ -9,8 +9,8 @@
     dump.finish(optimizer, grad_norm=norm, clip_norm=args.clip_grad)
 
 `config`: the content of Hugging Face's config.json for the model, a dict. Its vocab_size is the padded one, because
-Megatron's softmax counts the padding. Every rank makes the same calls, except batch(). For dp, tp, cp and pp, with and
-without the distributed optimizer. Layers of experts are refused.
+Megatron's softmax counts the padding. Every rank makes the same calls, except batch(). Works with dp, tp, cp and pp,
+with and without the distributed optimizer. Layers of experts are refused.
 """
 import re
 

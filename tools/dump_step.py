@@ -10,7 +10,7 @@
     dump.finish(optimizer, grad_norm=norm, clip_norm=1.0)
 
 Every rank makes the same calls. Works with plain modules, DDP, FSDP1 (use_orig_params), FSDP2, DTensor and DeepSpeed.
-Needs torch and safetensors alone; `model.config` (transformers) or `config` gives config.json. Dropout must be 0.
+Needs only torch and safetensors; `model.config` (transformers) or `config` gives config.json. Dropout must be 0.
 
 accelerate: make the dump after accelerator.prepare(); call gradients() under `if accelerator.sync_gradients`, before
 accelerator.clip_grad_norm_(), and finish() right after optimizer.step().

@@ -5,8 +5,8 @@
     trainer.train()
 
 `config_json`: the content of Hugging Face's config.json for the model, a dict, with torchtitan's rms_norm_eps and RoPE.
-Names and the order of rows are those of the model's own state_dict_adapter. Every rank makes the call. For dp, tp and
-cp. `options`: those of StepDump.
+Names and the order of rows are those of the model's own state_dict_adapter. Every rank makes the call. Works with
+dp, tp and cp. `options`: those of StepDump.
 """
 import torch
 from torchtitan import trainer as titan

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Fetches what the documented configurations (recipes/hf_3d) train on: weights, and the token file.
+"""Fetches the weights and the token file of the documented configurations in recipes/hf_3d.
 
   pip install huggingface_hub datasets transformers numpy
   python3 tools/fetch_3d_data.py                        # SmolLM2-1.7B: 3.4 GB of weights, about 9 MB of tokens
   python3 tools/fetch_3d_data.py --model Llama-3.2-1B   # the example's alternative
   python3 tools/fetch_3d_data.py --only tokens
 
-Everything is taken at a revision, so that it is the same tomorrow: that of REVISIONS below, or of
---revision REPOSITORY=HASH, once for each repository. Without one nothing is downloaded.
+Each repository is read at a fixed revision: that of REVISIONS below, or of --revision REPOSITORY=HASH, once for each
+repository. Without one nothing is downloaded.
 
-Weights go to recipes/models/MODEL/, beside the config.json kept there, which must agree with the published one.
-Tokens go to data/: records of 1025 ids, little-endian, in the order in which transformers' examples/3D_parallel.py
-reads them. That example packs in 60 processes: each takes one contiguous part of the stories, joins each 1000 of them
-and drops what does not fill a record, and the records are then shuffled with NumPy's generator. The same is done here
-in one process, so that the file does not depend on the machine.
+Weights go to recipes/models/MODEL/, next to the config.json there, which must agree with the published one. Tokens go to
+data/: records of 1025 ids, little-endian, in the order in which transformers' examples/3D_parallel.py reads them. That
+example packs in 60 processes. Each takes a contiguous part of the stories, joins 1000 at a time, and drops the rest that
+does not fill a record. NumPy's generator then shuffles the records. This script does the same in one process, so the file
+does not depend on the machine.
 """
 
 import argparse
@@ -36,7 +36,7 @@ MODELS = {  # name: where it is published, width of a token, token file
     "Llama-3.2-1B": ("unsloth/Llama-3.2-1B", "<u4", "tinystories_1025_llama3.bin"),
 }
 
-# The commit of each repository that is downloaded, 40 hexadecimal digits: a branch changes. None: not chosen yet;
+# The commit of each repository, 40 hexadecimal digits, because a branch changes. None: not chosen yet;
 # https://huggingface.co/REPOSITORY/commits/main lists them, datasets/REPOSITORY for a data set.
 REVISIONS = {
     "HuggingFaceTB/SmolLM2-1.7B": None,
@@ -44,7 +44,7 @@ REVISIONS = {
     "roneneldan/TinyStories": None,
 }
 
-# What a config.json says that changes the numbers; the rest may differ between versions of transformers.
+# Keys of config.json that change the numbers; others may differ between versions of transformers.
 SHAPE_KEYS = (
     "model_type hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads vocab_size "
     "rms_norm_eps tie_word_embeddings hidden_act rope_theta rope_scaling"
@@ -52,7 +52,7 @@ SHAPE_KEYS = (
 
 
 def parts(rows, count):
-    """`rows` cut into `count` contiguous parts, the first ones longer by one row where it does not divide."""
+    """Cuts `rows` into `count` contiguous parts; the first ones have one more row when `count` does not divide them."""
     size, longer = divmod(len(rows), count)
     first = 0
     for part in range(count):
@@ -62,7 +62,7 @@ def parts(rows, count):
 
 
 def pack(stories):
-    """Lists of token ids -> records [n, 1025] in the example's order."""
+    """Packs lists of token ids into records [n, 1025], in the example's order."""
     records = []
     for part in parts(stories, min(PACKERS, len(stories))):
         for first in range(0, len(part), ROWS_AT_ONCE):
@@ -74,7 +74,7 @@ def pack(stories):
 
 
 def tokenize(texts, tokenizer):
-    """The token ids of each story, cut to 1024, nothing added but what the tokenizer adds by itself."""
+    """Returns the token ids of each story, cut to 1024, with the tokens that the tokenizer adds by default."""
     ids = []
     for first in range(0, len(texts), ROWS_AT_ONCE):
         ids += tokenizer(texts[first : first + ROWS_AT_ONCE], truncation=True, max_length=SEQUENCE)["input_ids"]
@@ -82,7 +82,7 @@ def tokenize(texts, tokenizer):
 
 
 def choose_revisions(asked, needed):
-    """The revision of each repository of `needed`: as `asked`, a list of "REPOSITORY=HASH", or REVISIONS says."""
+    """Returns the revision of each repository of `needed`, from `asked`, a list of "REPOSITORY=HASH", or REVISIONS."""
     revisions = dict(REVISIONS)
     for text in asked:
         repository, _, revision = text.partition("=")
@@ -117,7 +117,7 @@ def write_tokens(repository, revisions, width, path):
 
 
 def different_keys(kept, published):
-    """The keys of SHAPE_KEYS on which two config.json files disagree, whichever transformers wrote them."""
+    """Returns the keys of SHAPE_KEYS on which two config.json files disagree, for any versions of transformers."""
 
     def value(config, key):
         rope = config.get("rope_parameters") or {}

@@ -87,8 +87,7 @@ TEST(AttentionCost, SequencesWithEqualDocumentsShareKernelCalls) {
   EXPECT_EQ(counter.attention_calls, 7);
 }
 
-/// The bytes that a rank sends in a group of c ranks: ../docs/architecture.md, "What attention sends". K_ = 2 B s K D
-/// elements of keys and values, Q = 2 B s H D of queries and outputs, R repetitions of each KV head; e and w bytes.
+/// The bytes that a rank sends and its calls in a group of c ranks (AttentionBytes, context_parallel/choice.h).
 struct Expected {
   int64_t forward, backward;
   int64_t calls_forward, calls_backward;

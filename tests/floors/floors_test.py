@@ -62,7 +62,7 @@ class Floors(unittest.TestCase):
         self.assertIn("mesh/base/a.h: includes mesh/b.h of mesh, on which base does not depend", self.complaint(
             {"mesh/base/a.h": '#include "mesh/b.h"\n', "mesh/b.h": ""}, floors))
 
-    def test_a_floor_that_depends_on_a_higher_storey_or_a_sibling(self):
+    def test_a_floor_that_depends_on_a_higher_layer_or_a_sibling(self):
         self.assertIn("trainer depends on telemetry, whose folder runtime/program/telemetry is not below", self.complaint(
             {}, "trainer runtime/training/trainer FALSE telemetry\ntelemetry runtime/program/telemetry TRUE \n"))
         self.assertIn("fsdp depends on tensor_parallel, whose folder tensor_parallel is not below its own", self.complaint(

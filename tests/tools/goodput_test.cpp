@@ -118,7 +118,8 @@ TEST_F(GoodputProgram, AStepsLineHasWhatItTookOnEveryMesh) {
 }
 
 TEST_F(GoodputProgram, BytesByAxisAreThoseOfTheFormulas) {
-  // docs/architecture.md. All tokens of a step together: T of hidden size M, K = 4 heads of D = 8 features; 2 ranks.
+  // Those of tensor_parallel/tensor_parallel.h and context_parallel/choice.h. All tokens of a step together: T of
+  // hidden size M, K = 4 heads of D = 8 features; 2 ranks.
   constexpr int64_t kParameters = 64 * 32 + 4 * 32 * 32 + 3 * 32 * 48 + 3 * 32, kTokens = 64, kHidden = 32;
   constexpr int64_t kX = kTokens * kHidden * 4, kKeysAndValues = 2 * kTokens * kHidden * 4;
   constexpr int64_t kGradients = 4 * (kParameters + 3 * 32) + 8;  // and the number of labels, as over dp

@@ -1,4 +1,4 @@
-"""What is checked, in parts. A check's function gets a session.CheckRun."""
+"""The checks, in parts. A check's function gets a session.CheckRun."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ import verdicts
 from session import Check
 from verdicts import Failed, NotHere
 
-# Seconds that each part may take. A command on a lent machine has ten minutes (docs/cuda.md, "The first hour").
+# Seconds that each part may take, below ten minutes (docs/cuda.md, "The first hour").
 BUDGETS = {"libraries": 60, "correctness": 460, "training": 500, "verify": 380, "kernels": 140}
 
 ALL_MESHES = {"dp=1": 1, "dp=2": 2, "tp=2": 2, "cp=2": 2, "dp=2,tp=2": 4}  # mesh: ranks
@@ -21,7 +21,7 @@ MESHES = {"fp32": ALL_MESHES, "bf16_mixed": ALL_MESHES, "fp16_mixed": SOME_MESHE
 # each block of the ring on two ranks, a quarter of a sequence.
 LONG = ["train.global_batch=4", "train.micro_batch=2", "train.sequence_length=1024"]
 RING = ["train.global_batch=2", "train.micro_batch=1", "train.sequence_length=4096"]
-# A rehearsal computes on CPUs: the same checks, of a smaller model and fewer tokens.
+# A rehearsal computes on CPUs: the same checks with a smaller model and fewer tokens.
 SMALL = ["model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=4",
          "model.num_key_value_heads=2", "model.intermediate_size=48", "train.global_batch=2", "train.micro_batch=1",
          "train.sequence_length=64"]
@@ -29,13 +29,13 @@ REHEARSED = {"short": SMALL, "long": SMALL + ["train.sequence_length=512"],
              "ring": SMALL + ["train.sequence_length=2048"]}
 REAL = {"short": [], "long": LONG, "ring": RING}
 
-# What leaves the GPU, and how a recipe says so.
+# The data that leave the GPU, and their settings in a recipe.
 OFFLOADS = {"host": ["parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: host}"],
             "disk": ["parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: disk, path: .}"],
             "state": ["parallel.fsdp.mode=full_shard", "parallel.fsdp.offload={to: host, parameters: false}"],
             "activations": ["parallel.fsdp.mode=full_shard", "train.offload_activations=true"]}
 ADAPTER = ["adapter={kind: lora, rank: 8, dropout: 0.1, targets: [all-linear]}"]
-# Of verify: name, mesh, precision, settings.
+# Runs of verify: name, mesh, precision, settings.
 VARIANTS = [("host", "dp=2", "bf16_mixed", OFFLOADS["host"]), ("host", "dp=2,tp=2", "fp32", OFFLOADS["host"]),
             ("disk", "dp=2", "bf16_mixed", OFFLOADS["disk"]), ("state", "dp=2,tp=2", "bf16_mixed", OFFLOADS["state"]),
             ("activations", "dp=2", "bf16_mixed", OFFLOADS["activations"]),
@@ -51,7 +51,7 @@ def settings(running, length):
 
 
 def tokens(running):
-    """A file of tokens, one a byte, of the texts that lie beside the programs."""
+    """Makes a file of tokens, one for each byte, of the texts next to the programs."""
     file = running.folder / "tokens.bin"
     if not file.exists():
         root = running.machine.root
@@ -66,7 +66,7 @@ def recipe(running):
 
 
 def train(running, name, more, length="short"):
-    """Trains the quickstart recipe; returns what it said, and the lines of its metrics."""
+    """Trains the quickstart recipe; returns its output, and the lines of its metrics."""
     words = [running.machine.programs["meshtrain"], "train", recipe(running), "--run-dir", name, "--set",
              f"data.tokens={tokens(running)}"] + settings(running, length)
     for setting in more:
@@ -85,7 +85,7 @@ def as_on_cpu(running):
 
 
 def cudnn(running):
-    """Fused attention in the environment of a user who has set nothing: cuDNN finds what it compiles with."""
+    """Runs fused attention in a user's default environment: cuDNN must find its compiler."""
     output, metrics = train(running, "run", ["device=cuda", "train.steps=3", "schedule.warmup_steps=1",
                                              "train.precision=bf16_mixed"], "long")
     verdicts.steps_of(metrics, 3)
@@ -129,7 +129,7 @@ def verify_sees_faults(running):
 
 
 def graph(precision, length):
-    """Steps as one CUDA graph against steps without, which are not the same every time themselves."""
+    """Compares steps as one CUDA graph with steps without it, which also differ from run to run."""
     def run(running):
         steps, times_eager = (6, 2) if running.machine.emulated else (30, 3)
         runs = {"false": [], "true": []}
@@ -146,7 +146,7 @@ def graph(precision, length):
 
 
 def offload(precision):
-    """Steps with each kind of offload against steps without. A tied embedding would be summed in another order."""
+    """Compares steps with each kind of offload with steps without. A tied embedding would be summed in another order."""
     def run(running):
         steps, times_without = (6, 1) if running.machine.emulated else (30, 3)
 
@@ -168,7 +168,7 @@ def flat_memory(running):
 
 
 def libraries(running):
-    """Each program and what it opens find the libraries that they are linked to."""
+    """Checks that each program and the plug-in find their libraries."""
     machine = running.machine
     for file in [*dict.fromkeys(machine.programs.values()), machine.build / "libmeshtrain_cuda.so"]:
         if Path(file).exists():  # mpirun may be a name in PATH
@@ -176,7 +176,7 @@ def libraries(running):
 
 
 def ranks_on_cpu(running):
-    """Open MPI starts ranks, and they compute what one does."""
+    """Checks that Open MPI starts ranks, and that they compute what one does."""
     words = [running.machine.programs["meshtrain"], "verify", recipe(running), "--device", "cpu", "--mesh", "dp=2,tp=2",
              "--set", f"data.tokens={tokens(running)}"]
     for setting in SMALL:
@@ -211,7 +211,7 @@ def correctness(options):
               Check("gpu_tests", 200, gpu_tests, slots=4)]
     for ranks in (1, 2, 4):
         for carrier in ("staged", "nccl", "nccl_registered", "nccl_symmetric"):
-            # NCCL's kernels on the same GPUs as another job's would wait for each other.
+            # NCCL's kernels of two jobs on the same GPUs would wait for each other.
             shares = ranks == 1 or carrier == "staged"
             checks.append(Check(f"collectives_{ranks}_{carrier}", 120, collectives(ranks, carrier), slots=ranks,
                                 alone=not shares))

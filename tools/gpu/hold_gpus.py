@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds a context on each GPU until its stdin ends: where no other process does, a driver that does not persist sets a GPU
-up anew for each program that opens it. Prints how many GPUs it holds, or why it holds none."""
+"""Holds a context on each GPU until stdin ends. Otherwise a driver without persistence initialises the GPU again for each
+program that opens it. Prints the number of GPUs that it holds, or the reason why it holds none."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""The machine that is checked: its programs, their environment, its GPUs. A real one, or the emulated GPU."""
+"""The machine to check, real or with the emulated GPU: its programs, their environment, its GPUs."""
 
 import contextlib
 import importlib.metadata
@@ -12,8 +12,7 @@ from pathlib import Path
 
 
 TORCH = "2.11"
-# Between ranks of one host, also in containers that forbid one process to read another's memory, or have no ssh
-# (tools/ranks).
+# For ranks of one host, also in containers without ssh, or where no process may read another's memory (tools/ranks).
 MPI_SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_pml": "ob1",
                 "OMPI_MCA_btl": "self,vader", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
                 "OMPI_MCA_plm": "isolated", "OMPI_MCA_ras": "^slurm,gridengine,tm,lsf,alps",
@@ -21,7 +20,7 @@ MPI_SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM":
 
 
 class Unusable(Exception):
-    """Nothing can be checked on this machine; the text says what to do."""
+    """An error: nothing can be checked on this machine. The text says what to do."""
 
 
 @dataclass
@@ -37,7 +36,7 @@ class Machine:
 
     @property
     def slots(self):
-        """How many ranks checks may run beside each other."""
+        """Returns the number of ranks that checks may run in parallel."""
         return max(1, min(8, self.cores // 2))
 
     def can_use_nccl(self, ranks):
@@ -50,7 +49,7 @@ class Machine:
         return environment
 
     def on_ranks(self, ranks, words):
-        """The command that runs `words` on so many ranks."""
+        """Returns the command that runs `words` on so many ranks."""
         if ranks == 1:
             return words
         # By a path it would be a prefix, which shows its libraries to the ranks by LD_LIBRARY_PATH.
@@ -58,14 +57,14 @@ class Machine:
 
 
 def plain_environment():
-    """The user's environment without what would show libraries to the loader, or belongs to another launch."""
+    """Returns the user's environment without variables that show libraries to the loader, or belong to another launch."""
     hidden = ("OMPI_", "OPAL_", "PMIX_", "MESHTRAIN_", "OMP_")
     return {name: value for name, value in os.environ.items()
             if name not in ("LD_LIBRARY_PATH", "LD_PRELOAD") and not name.startswith(hidden)}
 
 
 def bundled(folder):
-    """The machine that this runs on, with the programs that tools/gpu_bundle has put into `folder`."""
+    """Returns the machine that this runs on, with the programs that tools/gpu_bundle put into `folder`."""
     build, header = folder / "build", []
     torch = python_torch()
     link(folder / "libtorch-2.11.0", torch)
@@ -89,7 +88,7 @@ def bundled(folder):
 
 
 def emulated(root, build):
-    """The emulated GPU of a build: BUILD/emulated of this checkout, or a folder with programs of the same names."""
+    """Returns the emulated GPU of a build: BUILD/emulated of this checkout, or a folder with programs of the same names."""
     environment = plain_environment()
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     environment.update({"MESHTRAIN_BUILD": str(build), "MESHTRAIN_SOURCE": str(root), **MPI_SETTINGS})
@@ -104,7 +103,7 @@ def emulated(root, build):
 
 @contextlib.contextmanager
 def held_gpus(machine):
-    """A context on each GPU of a real machine; gives the line that hold_gpus.py says, or ""."""
+    """Holds a context on each GPU of a real machine; yields the line of hold_gpus.py, or ""."""
     if machine.emulated:
         yield ""
         return
@@ -130,13 +129,13 @@ def lines_of(words):
 
 
 def visible_gpus():
-    """Arguments with which nvidia-smi speaks of the GPUs that programs see."""
+    """Returns the arguments that limit nvidia-smi to the GPUs that programs see."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return ["-i", visible] if visible else []
 
 
 def python_torch():
-    """The folder of this python3's torch."""
+    """Returns the folder of this python3's torch."""
     found = importlib.util.find_spec("torch")
     if found is None or not found.submodule_search_locations:
         raise Unusable(f"{sys.executable} has no torch: start it with the python3 that has, or pip install torch==2.11.0")
@@ -150,7 +149,7 @@ def python_torch():
 
 
 def link(folder, torch):
-    """Makes `folder` look as tools/setup --cuda leaves it: torch/ and nvidia/, which are python3's."""
+    """Fills `folder` as tools/setup --cuda does: with torch/ and nvidia/, here of python3."""
     try:
         folder.mkdir(exist_ok=True)
         for name, target in (("torch", torch), ("nvidia", torch.parent / "nvidia")):
@@ -165,7 +164,7 @@ def link(folder, torch):
 
 
 def driver_folders():
-    """Folders of LD_LIBRARY_PATH with the driver's libcuda.so.1, where the loader finds it nowhere else."""
+    """Returns folders of LD_LIBRARY_PATH with the driver's libcuda.so.1, if the loader finds it nowhere else."""
     try:
         words = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]
         if subprocess.run(words, env=plain_environment(), capture_output=True, timeout=60).returncode == 0:

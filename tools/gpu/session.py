@@ -1,4 +1,4 @@
-"""Runs checks, those beside each other that may be, within a budget of time, and writes what became of them."""
+"""Runs checks within a budget of time, in parallel if they allow it, and writes their results."""
 
 import fnmatch
 import json
@@ -20,11 +20,11 @@ from verdicts import Failed, NotHere, complaint, ended_well
 MOST_LOG_BYTES = 1 << 20  # of one file in the archive
 COLOURS = re.compile(r"\x1b\[[0-9;]*m|\r")  # mpirun is a terminal to its ranks
 SETPRIV = shutil.which("setpriv")
-LEAST_SECONDS = 10  # a check is not begun with less
+LEAST_SECONDS = 10  # no check begins with less
 
 
 class OutOfTime(Exception):
-    """A check that was not begun, as the time of its part is over."""
+    """An error: a check did not begin, because the time of its part is over."""
 
 
 @dataclass
@@ -37,14 +37,14 @@ class Check:
 
 
 class CheckRun:
-    """One check under way: runs programs, keeps what they say."""
+    """A check in progress: runs programs and keeps their output."""
 
     def __init__(self, machine, folder, deadline, cores, stopped):
         self.machine, self.folder, self.deadline, self.cores, self.stopped = machine, folder, deadline, cores, stopped
         folder.mkdir()
 
     def run(self, words, ranks=1, environment=None, any_status=False):
-        """Runs `words` on so many ranks and returns its output. Fails at the deadline, and when its status is not 0;
+        """Runs `words` on so many ranks and returns the output. Fails at the deadline, and when the status is not 0;
         with `any_status` returns (status, output)."""
         words = self.machine.on_ranks(ranks, [str(word) for word in words])
         log = self.folder / "log.txt"
@@ -92,7 +92,7 @@ class CheckRun:
         return 0 if self.stopped.is_set() else self.deadline - time.monotonic()
 
     def metrics(self, run_dir):
-        """The lines of a run's metrics.jsonl that are complete."""
+        """Returns the complete lines of a run's metrics.jsonl."""
         file = self.folder / run_dir / "metrics.jsonl"
         text = file.read_text() if file.exists() else ""
         return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]

@@ -1,19 +1,19 @@
-"""Verdicts on what programs said. Each function returns a note for the summary, or raises Failed."""
+"""Verdicts on the output of programs. Each function returns a note for the summary, or raises Failed."""
 
 import math
 import re
 
 
 class Failed(Exception):
-    """A check that failed; the text says in a line what was wrong."""
+    """An error: a check failed. The text is one line with the reason."""
 
 
 class NotHere(Exception):
-    """A check that this machine cannot run; the text says why. Anything else that does not run has failed."""
+    """An error: this machine cannot run a check; the text says why. Any other check that does not run has failed."""
 
 
 def complaint(output):
-    """The line of a failed program's output that says most."""
+    """Returns the most informative line of a failed program's output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for telling in (r"DIFFERENT", r"^meshtrain: ", r"\[  FAILED  \] [A-Za-z]", r"^rank \d+ of \d+: \S+ failed ",
                     r"[Ee]rror|NOT |nothing is "):
@@ -29,7 +29,7 @@ def ended_well(status, output):
 
 
 def google_test(output):
-    """All tests of a program ran and passed, one at least."""
+    """Checks that all tests of a program ran and passed, at least one."""
     passed = re.search(r"^\[  PASSED  \] (\d+) tests?", output, re.MULTILINE)
     skipped = re.findall(r"^\[  SKIPPED \] ([\w/]+\.[\w/]+)$", output, re.MULTILINE)
     if skipped:
@@ -40,21 +40,21 @@ def google_test(output):
 
 
 def verification(output):
-    """meshtrain verify found the mesh equal to one rank."""
+    """Checks that meshtrain verify found the mesh equal to one rank."""
     if not re.search(r"^equal: loss, gradient norm, ", output, re.MULTILINE):
         raise Failed("it did not say 'equal': " + complaint(output))
     return ""
 
 
 def fault_found(status, output):
-    """meshtrain verify found the fault that was planted."""
+    """Checks that meshtrain verify found the planted fault."""
     if status != 1 or not re.search(r"^DIFFERENT: ", output, re.MULTILINE):
         raise Failed(f"a sum was left out, but verify ended with {status}: {complaint(output)}")
     return "a sum that is left out is found"
 
 
 def cudnn_attention(output, of="causal"):
-    """cuDNN computed attention, as meshtrain says: of causal squares, or of the ring's blocks, in which all pairs count."""
+    """Checks that cuDNN computed attention: of causal squares, or of the ring's blocks, in which all pairs count."""
     lines = re.findall(r"attention by (\w+): [\d,]+ quer(?:y|ies), [\d,]+ keys?, (causal, )?", output)
     kernels = sorted({kernel for kernel, causal in lines if bool(causal) == (of == "causal")})
     if "cudnn" not in kernels:
@@ -64,7 +64,7 @@ def cudnn_attention(output, of="causal"):
 
 
 def steps_of(metrics, count):
-    """(loss, norm) of each step; `count` finite ones."""
+    """Returns (loss, norm) of each step; checks that there are `count`, all finite."""
     steps = [(step.get("loss"), step.get("grad_norm")) for step in metrics]
     if len(steps) != count:
         raise Failed(f"{len(steps)} of {count} steps are in metrics.jsonl")
@@ -75,7 +75,7 @@ def steps_of(metrics, count):
 
 
 def distance(a, b):
-    """The largest relative difference of two runs' numbers, over all steps."""
+    """Returns the largest relative difference of two runs' numbers, over all steps."""
     return max(abs(x - y) / max(abs(x), abs(y), 1e-30) for one, other in zip(a, b) for x, y in zip(one, other))
 
 
@@ -87,13 +87,14 @@ def as_on_cpu(gpu, cpu):
     return note
 
 
-# A difference that a run may have where runs without what it tries have the same bits: its sums may have another order.
+# The difference that a run may have when the runs that it is compared with have the same bits: its sums may have another
+# order.
 FLOOR = 1e-6
 MULTIPLE = 4
 
 
 def as_without(what, without, with_it):
-    """Runs with it are as far from those without as these are from each other, by a small multiple."""
+    """Checks that runs with a setting differ from runs without it by at most a small multiple of the latter's spread."""
     noise = max((distance(a, b) for i, a in enumerate(without) for b in without[:i]), default=0.0)
     difference = max(distance(a, b) for a in without for b in with_it)
     note = f"{what} {difference:.1e} from without, without {noise:.1e} from itself"
@@ -103,7 +104,7 @@ def as_without(what, without, with_it):
 
 
 def flat_memory(metrics, last_step):
-    """The allocator's peaks since the start, which never fall, are those of the first tenth of the steps at the end too."""
+    """Checks that the allocator's peaks do not grow after the first tenth of the steps."""
     notes = []
     for key, what in (("device_allocated_peak_bytes", "tensors"), ("device_reserved_peak_bytes", "allocator")):
         peaks = {line["step"]: line.get("memory", {}).get(key) for line in metrics}
@@ -126,8 +127,8 @@ def libraries_found(file, output):
 
 
 def kernel_rates(output, rehearsal=False):
-    """Every row of kernels_benchmark's tables has numbers, and so has the copy that kernels are compared with. A rehearsal
-    only has the rows."""
+    """Checks that every row of kernels_benchmark's tables has numbers, and the copy that kernels are compared with. A
+    rehearsal has only the rows."""
     copy = re.search(r"copy on the device: (\d+) GB/s", output)
     rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in output.splitlines()
             if line.startswith("|") and not re.match(r"\|(-+\||.*\| (us|forward TFLOP/s) \|)", line)]
@@ -151,8 +152,8 @@ FIRST_LOSS, LAST_LOSS = 1e-3, 3e-2  # relative; the same weights and tokens, sum
 
 
 def training(rows, peer_wanted, attention_wanted):
-    """`rows`: of gpu_train.py, which gives a ratio where attention was as good in both. Each program has its speed, and
-    they compute the same."""
+    """Checks that each program has a speed, and that they compute the same. `rows`: of gpu_train.py, which gives a ratio
+    if attention was equally good in both."""
     by_program = {row["program"]: row for row in rows}
     wanted = ["meshtrain", "meshtrain, as a graph"] + (["transformers"] if peer_wanted else [])
     missing = [name for name in wanted if name not in by_program]
