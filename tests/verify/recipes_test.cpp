@@ -130,10 +130,10 @@ TEST(DocumentedRecipes, ArePlanned) {
   }
 }
 
-TEST(DocumentedRecipes, AreTheTableOfTheDocument) {
+TEST(DocumentedRecipes, AreTheTablesOfTheDocument) {
   const std::string document = content(source_folder() + "/docs/reproduce.md");
   EXPECT_NE(document.find(list_markdown(documented())), std::string::npos)
-      << "docs/reproduce.md has another table than meshtrain reproduce --markdown prints";
+      << "docs/reproduce.md has other tables than meshtrain reproduce --markdown prints";
 }
 
 // Two ranks of context parallelism, packed documents, ten steps, from weights made here: the loss curve of one rank.

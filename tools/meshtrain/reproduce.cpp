@@ -108,7 +108,7 @@ void add_reproduce_command(CLI::App& app, int& status) {
       ->add_flag("--published", arguments->published,
                  "Print the predicted time beside the published one, for each recipe that has one, and the errors")
       ->excludes(name);
-  command->add_flag("--markdown", arguments->markdown, "Print the list as the table of docs/reproduce.md")
+  command->add_flag("--markdown", arguments->markdown, "Print the list as the tables of docs/reproduce.md")
       ->excludes(name);
   command->callback([arguments, &status] { status = reproduce(*arguments); });
 }

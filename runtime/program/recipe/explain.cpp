@@ -1,6 +1,7 @@
 #include "runtime/program/recipe/explain.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <sstream>
 #include <vector>
@@ -16,9 +17,9 @@
 namespace meshtrain {
 namespace {
 
-/// The text of docs/recipe.md; the build writes it (CMakeLists.txt).
-constexpr const char* kDocument =
-#include <recipe_document.inc>
+/// The text of keys.md; the build writes it (CMakeLists.txt).
+constexpr const char* kKeys =
+#include <recipe_keys.inc>
     ;
 
 struct Row {
@@ -31,19 +32,21 @@ std::string trimmed(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
-/// Returns the heading of docs/recipe.md that "#packed-documents" leads to: "Packed documents".
-std::string heading_of(const std::string& target) {
-  std::string name = target.substr(1);
-  std::ranges::replace(name, '-', ' ');
-  std::istringstream document(kDocument);
-  for (std::string line; std::getline(document, line);) {
-    if (line.starts_with("## ") && lower_case(line.substr(3)) == name) return line.substr(3);
-  }
-  return name;
+/// Returns the heading that the anchor "packed-documents" leads to: "Packed documents".
+std::string heading_of(std::string anchor) {
+  std::ranges::replace(anchor, '-', ' ');
+  anchor[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(anchor[0])));
+  return anchor;
 }
 
-/// Returns Markdown as plain text: without marks, "[data.md](data.md)" as "docs/data.md", "[below](#precision)" as
-/// `docs/recipe.md, "Precision"`.
+/// Returns the page of a link, with its heading: `docs/recipe.md, "Precision"`.
+std::string page_of(const std::string& target) {
+  const size_t anchor = target.find('#');
+  const std::string page = target.substr(target.find("docs/"), anchor - target.find("docs/"));
+  return anchor == std::string::npos ? page : page + ", \"" + heading_of(target.substr(anchor + 1)) + "\"";
+}
+
+/// Returns Markdown as plain text: without marks, a link as the page that it leads to.
 std::string plain(const std::string& markdown) {
   std::string text;
   for (size_t at = 0; at < markdown.size(); ++at) {
@@ -51,11 +54,8 @@ std::string plain(const std::string& markdown) {
     const size_t end = middle == std::string::npos ? std::string::npos : markdown.find(')', middle);
     if (end != std::string::npos && markdown.find(']', at) == middle) {
       const std::string shown = markdown.substr(at + 1, middle - at - 1);
-      const std::string target = markdown.substr(middle + 2, end - middle - 2);
-      const std::string file = "docs/" + target.substr(0, target.find('#'));
-      const bool is_here = target.starts_with('#');
-      const std::string location = is_here ? "docs/recipe.md, \"" + heading_of(target) + "\"" : file;
-      text += shown.ends_with(".md") || shown == "below" ? location : shown + " (" + location + ")";
+      const std::string page = page_of(markdown.substr(middle + 2, end - middle - 2));
+      text += shown.ends_with(".md") ? page : shown + " (" + page + ")";
       at = end;
     } else if (markdown.compare(at, 2, "**") == 0) {
       ++at;
@@ -95,12 +95,12 @@ std::vector<std::string> cells_of(const std::string& line) {
 /// Returns the rows of the tables with a column of keys. A key without its map stands in the map of the key before it
 /// in its cell, or in that of its section.
 std::vector<Row> read_rows() {
-  const std::map<std::string, std::string> maps = {{"## Shapes", "model."},
-                                                   {"## Rotary scaling", "model.rope_scaling."},
-                                                   {"## Precision", "train.loss_scale."},
-                                                   {"## Single parameters", "optimizer.groups."}};
+  const std::map<std::string, std::string> maps = {{"## model: the shape", "model."},
+                                                   {"## model.rope_scaling", "model.rope_scaling."},
+                                                   {"## train.loss_scale", "train.loss_scale."},
+                                                   {"## optimizer.groups", "optimizer.groups."}};
   std::vector<Row> rows;
-  std::istringstream document(kDocument);
+  std::istringstream document(kKeys);
   std::string prefix;
   bool has_families = false, is_table = false;
   for (std::string line; std::getline(document, line);) {
@@ -183,7 +183,7 @@ std::string wrapped(const std::string& text, const std::string& indent) {
 }
 
 /// Returns "needed", "default: auto" or "default: none"; empty for maps, which have their keys' defaults, and for keys
-/// of which the document speaks with their map alone.
+/// that have only the row of their map.
 std::string default_line(const KnownKey& key, const KeyText& about) {
   if (about.default_value.starts_with("needed")) return about.default_value;
   if (!about.default_value.empty()) return "default: " + about.default_value;
@@ -203,7 +203,7 @@ std::string demands_of(const KnownKey& key) {
   return text;
 }
 
-/// Returns what the document says of a key, without the words that may stand there: they are a line of their own.
+/// Returns the meaning of a key without its valid words, which have their own line.
 std::string text_without_choices(const KnownKey& key, const std::string& text) {
   std::string words;
   for (const std::string& word : key.rule.choices) words += (words.empty() ? "" : " ") + word;

@@ -54,7 +54,7 @@ std::string DocumentedRecipe::mesh() const {
 std::string DocumentedRecipe::model() const {
   const ModelShape& shape = recipe.model.shape;
   if (!recipe.model.hf.empty()) return recipe.model.hf.filename();
-  return shape.family + ", " + std::to_string(shape.num_hidden_layers) + " x " + std::to_string(shape.hidden_size);
+  return shape.family + " " + std::to_string(shape.num_hidden_layers) + "x" + std::to_string(shape.hidden_size);
 }
 
 std::vector<DocumentedRecipe> documented_recipes(const fs::path& folder) {

@@ -19,7 +19,7 @@ struct DocumentedRecipe {
   int64_t num_ranks() const;
   /// Returns the mesh: "dp=2,cp=2", with ep where that is more than 1.
   std::string mesh() const;
-  /// Returns the folder's name of a public model, else the family with its sizes.
+  /// Returns the folder's name of a public model, else family, layers and hidden_size: "llama 28x2048".
   std::string model() const;
 };
 

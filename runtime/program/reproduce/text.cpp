@@ -1,6 +1,7 @@
 #include "runtime/program/reproduce/text.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "mesh/base/size_text.h"
 #include "runtime/program/forecast/mesh_forecast.h"
@@ -68,6 +69,54 @@ std::string plan_text(const DocumentedRecipe& recipe) {
   return text + "\n";
 }
 
+std::string folder_of(const DocumentedRecipe& recipe) {
+  return recipe.name.substr(0, recipe.name.find('/'));
+}
+
+/// Returns the words, each with a space after it, with which all references begin: "NeMo Automodel ".
+std::string common_words(const std::vector<DocumentedRecipe>& recipes) {
+  std::string common = recipes.front().documented.reference + " ";
+  for (const DocumentedRecipe& each : recipes) {
+    while (!(each.documented.reference + " ").starts_with(common)) {
+      common.pop_back();
+      common.resize(common.rfind(' ') + 1);
+    }
+  }
+  return common;
+}
+
+/// Returns the axes of the mesh with more than one rank: "dp=2,cp=2".
+std::string axes_of(const DocumentedRecipe& recipe) {
+  std::istringstream mesh(recipe.mesh());
+  std::string text;
+  for (std::string axis; std::getline(mesh, axis, ',');) {
+    if (!axis.ends_with("=1")) text += (text.empty() ? "" : ",") + axis;
+  }
+  return text.empty() ? "1 rank" : text;
+}
+
+/// Returns the title and the table of a folder's recipes. References leave out the words that the title has.
+std::string table_of(const std::string& folder, const std::vector<DocumentedRecipe>& recipes) {
+  const std::string common = common_words(recipes);
+  const auto reference = [&](const DocumentedRecipe& each) {
+    return each.documented.reference.substr(std::min(common.size(), each.documented.reference.size()));
+  };
+  const bool has_references = std::ranges::any_of(recipes, [&](const auto& each) { return !reference(each).empty(); });
+  const bool has_figures =
+      std::ranges::any_of(recipes, [](const auto& each) { return !each.documented.figure.empty(); });
+  const std::string source = common.substr(0, common.rfind(' '));
+  std::string text = "### " + folder + (source.empty() || source == folder ? "" : ": " + source) +
+                     "\n\n| recipe | mesh | model |" + (has_references ? " documented in |" : "") +
+                     (has_figures ? " published |" : "") + "\n|---|---|---|" + (has_references ? "---|" : "") +
+                     (has_figures ? "---|" : "") + "\n";
+  for (const DocumentedRecipe& each : recipes) {
+    text += "| [" + each.name.substr(each.name.rfind('/') + 1) + "](../recipes/" + each.name + ".yaml) | " +
+            axes_of(each) + " | " + each.model() + " |" + (has_references ? " " + reference(each) + " |" : "") +
+            (has_figures ? " " + each.documented.figure + " |" : "") + "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string list_text(const std::vector<DocumentedRecipe>& recipes) {
@@ -93,14 +142,12 @@ std::string list_text(const std::vector<DocumentedRecipe>& recipes) {
 }
 
 std::string list_markdown(const std::vector<DocumentedRecipe>& recipes) {
-  std::string text =
-      "| recipe | documented in | ranks | mesh | mode | model | tokens | batch / micro-batch | published |\n"
-      "|---|---|---|---|---|---|---|---|---|\n";
-  for (const DocumentedRecipe& each : recipes) {
-    text += "| [" + each.name + "](../recipes/" + each.name + ".yaml) | " + each.documented.reference + " | " +
-            std::to_string(each.num_ranks()) + " | " + each.mesh() + " | " + modes_of(each.recipe) + " | " +
-            each.model() + " | " + std::to_string(each.recipe.train.sequence_length) + " | " + batch_of(each.recipe) +
-            " | " + each.documented.figure + " |\n";
+  std::string text;
+  for (auto begin = recipes.begin(); begin != recipes.end();) {
+    const std::string folder = folder_of(*begin);
+    const auto end = std::find_if(begin, recipes.end(), [&](const auto& each) { return folder_of(each) != folder; });
+    text += (text.empty() ? "" : "\n") + table_of(folder, {begin, end});
+    begin = end;
   }
   return text;
 }

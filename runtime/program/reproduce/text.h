@@ -12,7 +12,7 @@ namespace meshtrain {
 /// Returns a row for each recipe, by folder.
 std::string list_text(const std::vector<DocumentedRecipe>& recipes);
 
-/// Returns the table of docs/reproduce.md.
+/// Returns the tables of docs/reproduce.md, one for each folder.
 std::string list_markdown(const std::vector<DocumentedRecipe>& recipes);
 
 /// Returns what is documented about a recipe, its command, the files to fetch, and the plan beside the published

@@ -107,7 +107,7 @@ TEST(ExplainKey, AnUnknownKeyIsAnsweredWithThoseNearIt) {
   EXPECT_EQ(explain_key("steps"), explain_key("train.steps"));
 }
 
-/// Every key that a recipe can have is in docs/recipe.md, by itself or with the map it is in.
+/// Every key that a recipe can have is in keys.md, by itself or with the map it is in.
 TEST(ExplainKey, EveryKeyHasAText) {
   for (const KnownKey& key : recipe_keys().all()) {
     if (key.kind == "a map of keys") continue;
