@@ -270,9 +270,9 @@ TEST(PublishedRuns, AreRefusedWithTheirRow) {
 /// Returns the prediction of a documented recipe, after `change` of what is documented.
 PublishedForecast predicted(const std::string& name, const std::function<void(DocumentedRun&)>& change = {}) {
   const std::string file = source_folder() + "/recipes/" + name + ".yaml";
-  DocumentedRun documented = load_documented(file).value();
-  if (change) change(documented);
-  return predict(run_of(name, load_recipe(file, {"model.init=random"}, ""), documented), program_rates());
+  DocumentedFile read = load_documented(file, {"model.init=random"});
+  if (change) change(*read.documented);
+  return predict(run_of(name, read.recipe, read.documented.value()), program_rates());
 }
 
 TEST(DocumentedRuns, ArePredictedAsTheirProgramsWithPipelines) {
