@@ -180,8 +180,9 @@ void convert_axolotl(Conversion& from) {
   from.need("train.steps", from.word("num_epochs").value_or("1") + " x samples / train.global_batch: num_epochs");
   take_axolotl_schedule(from, steps);
   const bool knows_dp = sizes.shards.has_value();
-  set_batch(from, from.whole("micro_batch_size").value_or(1), from.whole("gradient_accumulation_steps").value_or(1),
-            knows_dp ? sizes.dp() : std::nullopt);
+  const int64_t micro = from.whole("micro_batch_size").value_or(1);
+  const int64_t of_rank = micro * from.whole("gradient_accumulation_steps").value_or(1);
+  set_batch(from, {micro, of_rank, "micro-batch x accumulation x dp"}, knows_dp ? sizes.dp() : std::nullopt);
   const std::string checkpointing = from.word("gradient_checkpointing").value_or("false");
   if (checkpointing != "false") from.set("train.activation_checkpointing.mode", std::string("full"));
   if (checkpointing == "offload" || from.has("activation_offloading")) {

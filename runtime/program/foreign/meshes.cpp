@@ -26,12 +26,12 @@ void set_mesh(Conversion& from, const MeshSizes& sizes) {
   }
 }
 
-void set_batch(Conversion& from, int64_t micro_batch, int64_t accumulation, const std::optional<int64_t>& dp) {
-  from.set("train.micro_batch", micro_batch);
+void set_batch(Conversion& from, const ForeignBatch& batch, const std::optional<int64_t>& dp) {
+  from.set("train.micro_batch", batch.micro_batch);
   if (dp) {
-    from.set("train.global_batch", micro_batch * accumulation * *dp, "micro-batch x accumulation x dp");
+    from.set("train.global_batch", batch.of_rank * *dp, batch.formula);
   } else {
-    from.need("train.global_batch", std::to_string(micro_batch * accumulation) + " x the ranks of dp");
+    from.need("train.global_batch", std::to_string(batch.of_rank) + " x the ranks of dp");
   }
 }
 

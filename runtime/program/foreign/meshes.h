@@ -22,8 +22,14 @@ struct MeshSizes {
 /// are the shards x cp; no_shard where no parameter is shared out.
 void set_mesh(Conversion& from, const MeshSizes& sizes);
 
-/// Sets train.micro_batch, and train.global_batch to micro-batch x accumulation x dp, or lists the latter as needed
-/// where dp is not known.
-void set_batch(Conversion& from, int64_t micro_batch, int64_t accumulation, const std::optional<int64_t>& dp);
+/// The samples of a step as other programs state them.
+struct ForeignBatch {
+  int64_t micro_batch = 1;
+  int64_t of_rank = 1;  ///< samples of a rank of dp in a step
+  std::string formula;  ///< the words for of_rank x dp: "local_batch_size x dp"
+};
+
+/// Sets train.micro_batch, and train.global_batch to of_rank x dp, or lists the latter as needed where dp is not known.
+void set_batch(Conversion& from, const ForeignBatch& batch, const std::optional<int64_t>& dp);
 
 }  // namespace meshtrain

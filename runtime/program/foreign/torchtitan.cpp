@@ -147,14 +147,10 @@ void take_titan_mesh(Conversion& from, const TitanConfig& config, const TitanFla
       from.whole(prefix + "pipeline_parallel_microbatch_size").value_or(sizes.pp > 1 ? 1 : config.local_batch);
   const int64_t local = from.whole("training.local_batch_size").value_or(config.local_batch);
   const auto global = from.whole("training.global_batch_size");
-  from.set("train.micro_batch", sizes.pp > 1 ? micro : local);
-  if (global && *global > 0) {
-    from.set("train.global_batch", *global);
-  } else if (const auto dp = sizes.dp()) {
-    from.set("train.global_batch", local * *dp, "local_batch_size x dp");
-  } else {
-    from.need("train.global_batch", std::to_string(local) + " x the ranks of dp");
-  }
+  const int64_t at_once = sizes.pp > 1 ? micro : local;
+  if (!global || *global <= 0) return set_batch(from, {at_once, local, "local_batch_size x dp"}, sizes.dp());
+  from.set("train.micro_batch", at_once);
+  from.set("train.global_batch", *global);
 }
 
 void take_titan_training(Conversion& from, const TitanConfig& config) {

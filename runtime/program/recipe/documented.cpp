@@ -3,21 +3,7 @@
 #include <array>
 #include <charconv>
 
-#include "runtime/program/recipe/load.h"
-#include "runtime/program/yaml/layers.h"
-#include "runtime/program/yaml/reader.h"
-
 namespace meshtrain {
-
-std::optional<DocumentedRun> load_documented(const std::filesystem::path& file) {
-  YamlValue root = read_layers(file);
-  recipe_keys().expand_shorthands(root);
-  Reader reader(root, recipe_keys(), Reader::Files::LeaveAlone);
-  std::optional<DocumentedRun> run;
-  reader.section("documented", run);
-  reader.refuse_missing();
-  return run;
-}
 
 std::optional<PublishedFigure> figure_of(const DocumentedRun& run) {
   constexpr std::array kUnits = {"tok/s/gpu", "s/step", "TFLOP/s full", "TFLOP/s causal"};

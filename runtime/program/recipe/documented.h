@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -30,10 +29,6 @@ void fields(Archive& archive, DocumentedRun& run) {
   archive.field("figure_gib", run.figure_gib, {.above = 0});
   archive.field("differs", run.differs);
 }
-
-/// Returns the section `documented` of the recipe in `file` and of those that it extends; none where there is none.
-/// Throws InputError as load_recipe() does for a file that is not a recipe.
-std::optional<DocumentedRun> load_documented(const std::filesystem::path& file);
 
 /// A figure that a forecast can be compared with: a value above 0 and its unit.
 struct PublishedFigure {

@@ -6,7 +6,6 @@
 
 #include "mesh/base/error.h"
 #include "mesh/layout.h"
-#include "runtime/program/recipe/documented.h"
 #include "runtime/program/recipe/fields.h"
 #include "runtime/program/recipe/foreign_words.h"
 #include "runtime/program/yaml/key_lister.h"
@@ -20,16 +19,15 @@
 namespace meshtrain {
 namespace {
 
-Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Reader::Files files) {
-  Recipe recipe;
-  recipe.file = file;
-  recipe.name = file.stem().string();
+DocumentedFile read_file(const YamlValue& root, const std::filesystem::path& file, Reader::Files files) {
+  DocumentedFile read;
+  read.recipe.file = file;
+  read.recipe.name = file.stem().string();
   Reader reader(root, recipe_keys(), files);
-  fields(reader, recipe);
-  std::optional<DocumentedRun> documented;  // checked here, and read by load_documented()
-  reader.section("documented", documented);
+  fields(reader, read.recipe);
+  reader.section("documented", read.documented);
   reader.refuse_missing();
-  return recipe;
+  return read;
 }
 
 /// Records the location of `value`, whose key is `key` ("" for the recipe), and of all values in it.
@@ -154,8 +152,10 @@ const KnownKeys& recipe_keys() {
   return keys;
 }
 
-Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                   const std::string& mesh, const SavedRecipe& saved) {
+namespace {
+
+DocumentedFile load_file(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                         const std::string& mesh, const SavedRecipe& saved) {
   YamlValue root = read_layers(file);
   const YamlLocation location = root.location;
   recipe_keys().expand_shorthands(root);
@@ -167,10 +167,21 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
   root.location = location;
   const YamlValue* name = root.find("name");
   const bool recalled = recall_model(root, name == nullptr ? file.stem().string() : name->text, saved);
-  Recipe recipe = read_recipe(root, std::filesystem::absolute(file).lexically_normal(),
-                              recalled ? Reader::Files::LeaveAlone : Reader::Files::Open);
-  note_locations(root, "", recipe.locations);
-  return recipe;
+  DocumentedFile read = read_file(root, std::filesystem::absolute(file).lexically_normal(),
+                                  recalled ? Reader::Files::LeaveAlone : Reader::Files::Open);
+  note_locations(root, "", read.recipe.locations);
+  return read;
+}
+
+}  // namespace
+
+Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const std::string& mesh, const SavedRecipe& saved) {
+  return load_file(file, overrides, mesh, saved).recipe;
+}
+
+DocumentedFile load_documented(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+  return load_file(file, overrides, /*mesh=*/"", /*saved=*/{});
 }
 
 bool sets_mesh(const std::string& override) {
@@ -218,11 +229,11 @@ Recipe recipe_of_folder(const std::filesystem::path& folder, const std::vector<K
   root.location.source = std::make_shared<YamlSource>(YamlSource{folder.string(), "/", true, ""});
   merge_options(root, {{"", "model.hf", std::filesystem::absolute(folder).lexically_normal().string()}});
   merge_options(root, options);
-  return read_recipe(root, {}, Reader::Files::Open);
+  return read_file(root, {}, Reader::Files::Open).recipe;
 }
 
 Recipe parse_recipe(const YamlValue& yaml) {
-  return read_recipe(yaml, {}, Reader::Files::LeaveAlone);
+  return read_file(yaml, {}, Reader::Files::LeaveAlone).recipe;
 }
 
 }  // namespace meshtrain

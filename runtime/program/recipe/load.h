@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/program/recipe/documented.h"
 #include "runtime/program/recipe/recipe.h"
 #include "runtime/training/checkpoint/manifest.h"
 
@@ -31,6 +32,15 @@ using SavedRecipe = std::function<std::string(const std::string& name)>;
 /// key for a misspelt one. Call on one rank, and send to_yaml() of the result to the others.
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::string& mesh, const SavedRecipe& saved = {});
+
+/// A recipe file with its section `documented`.
+struct DocumentedFile {
+  Recipe recipe;
+  std::optional<DocumentedRun> documented;  ///< none where neither the file nor one that it extends has the section
+};
+
+/// Reads `file` under `overrides` as load_recipe() does.
+DocumentedFile load_documented(const std::filesystem::path& file, const std::vector<std::string>& overrides);
 
 /// Returns true when an override ("parallel.mesh.pp=2") sets parallel.mesh or an axis of it.
 bool sets_mesh(const std::string& override);

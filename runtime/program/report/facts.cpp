@@ -92,7 +92,11 @@ void add_history(const RunRecord& run, std::vector<Fact>& facts) {
     facts.push_back({"checkpoints", with_separators(static_cast<int64_t>(run.checkpoints.size())),
                      "newest of step " + with_separators(run.checkpoints.back().step)});
   }
-  if (run.metrics.num_skipped() > 0) facts.push_back({"skipped steps", with_separators(run.metrics.num_skipped()), ""});
+  if (run.metrics.num_skipped() > 0) {
+    const int64_t outliers = run.metrics.num_outliers();
+    facts.push_back({"skipped steps", with_separators(run.metrics.num_skipped()),
+                     outliers > 0 ? counted(outliers, "outlier") : ""});
+  }
   const double wall = run.ledger.wall_seconds();
   for (const auto& [part, seconds] : run.ledger.parts()) {
     if (part == "training" && wall > 0) {

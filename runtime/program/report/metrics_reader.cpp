@@ -19,7 +19,7 @@ struct MetricsLine final : nlohmann::json_sax<nlohmann::json> {
   int64_t step = -1;
   bool is_object = false;
   bool skipped = false;
-  std::string non_finite;
+  std::string non_finite, outlier;
 
   bool null() override { return number(kNotFinite); }
   bool boolean(bool value) override {
@@ -38,6 +38,7 @@ struct MetricsLine final : nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     if (path == "no_label") non_finite = "none: no label of the step counts";
     if (path == "non_finite") non_finite = std::move(value);
+    if (path == "outlier") outlier = std::move(value);
     return leave();
   }
   bool binary(binary_t&) override { return false; }
@@ -104,7 +105,9 @@ void MetricsReader::add(std::string_view line) {
   }
   if (!read.skipped) return;
   ++num_skipped_;
-  if (num_skipped_ <= kMostSkipped) skipped_.push_back({read.step, std::move(read.non_finite)});
+  if (!read.outlier.empty()) ++num_outliers_;
+  if (num_skipped_ > kMostSkipped) return;
+  skipped_.push_back({read.step, std::move(read.non_finite), std::move(read.outlier)});
 }
 
 const Series& MetricsReader::operator[](std::string_view path) const {

@@ -14,7 +14,8 @@ namespace meshtrain {
 /// A step that updated nothing.
 struct SkippedStep {
   int64_t step = 0;
-  std::string parameter;  ///< the first whose gradient was not finite, or why there is none; may be empty
+  std::string parameter;     ///< the first whose gradient was not finite, or why there is none; may be empty
+  std::string outlier = {};  ///< "loss", "grad_norm" or "loss and grad_norm" when one was an outlier
 };
 
 /// The content of a metrics.jsonl. Every number of a line is a series under its path, "loss" or
@@ -36,6 +37,8 @@ class MetricsReader {
   int64_t num_damaged() const { return num_damaged_; }
   int64_t last_step() const { return last_step_; }
   int64_t num_skipped() const { return num_skipped_; }
+  /// Returns how many of the skipped steps were outliers.
+  int64_t num_outliers() const { return num_outliers_; }
   /// Returns the first kMostSkipped of the skipped steps.
   const std::vector<SkippedStep>& skipped() const { return skipped_; }
 
@@ -44,6 +47,7 @@ class MetricsReader {
   std::vector<SkippedStep> skipped_;
   int64_t num_damaged_ = 0;
   int64_t num_skipped_ = 0;
+  int64_t num_outliers_ = 0;
   int64_t last_step_ = 0;
 };
 

@@ -143,7 +143,10 @@ json checkpoints_json(const RunRecord& run) {
 }
 
 json skipped_json(const MetricsReader& metrics) {
-  const auto step_json = [](const SkippedStep& skipped) { return json::array({skipped.step, skipped.parameter}); };
+  const auto step_json = [](const SkippedStep& skipped) {
+    const std::string outlier = skipped.outlier.empty() ? "" : "an outlier: " + skipped.outlier;
+    return json::array({skipped.step, outlier.empty() ? skipped.parameter : outlier});
+  };
   return {{"count", metrics.num_skipped()}, {"steps", list_of(metrics.skipped(), step_json)}};
 }
 

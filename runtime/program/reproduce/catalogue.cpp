@@ -1,6 +1,8 @@
 #include "runtime/program/reproduce/catalogue.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "mesh/base/error.h"
 #include "mesh/layout.h"
@@ -29,9 +31,12 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-DocumentedRecipe read(const fs::path& folder, const std::string& name, const DocumentedRun& documented) {
+/// Returns the recipe of this name; none when it documents nothing.
+std::optional<DocumentedRecipe> read(const fs::path& folder, const std::string& name) {
   const fs::path file = folder / (name + ".yaml");
-  return {name, file, load_recipe(file, {"model.init=random"}, ""), documented};
+  DocumentedFile read = load_documented(file, {"model.init=random"});
+  if (!read.documented) return std::nullopt;
+  return DocumentedRecipe{name, file, std::move(read.recipe), std::move(*read.documented)};
 }
 
 std::string missing_tokens(const SourceOptions& source, const fs::path& tokens, const std::string& key) {
@@ -60,8 +65,7 @@ std::string DocumentedRecipe::model() const {
 std::vector<DocumentedRecipe> documented_recipes(const fs::path& folder) {
   std::vector<DocumentedRecipe> all;
   for (const std::string& name : names_in(folder)) {
-    const std::optional<DocumentedRun> documented = load_documented(folder / (name + ".yaml"));
-    if (documented) all.push_back(read(folder, name, *documented));
+    if (std::optional<DocumentedRecipe> recipe = read(folder, name)) all.push_back(std::move(*recipe));
   }
   return all;
 }
@@ -82,11 +86,11 @@ DocumentedRecipe documented_recipe(const fs::path& folder, const std::string& na
     throw InputError("reproduce " + name + ": there is no such recipe" +
                      (meant.empty() ? "" : "; did you mean " + meant + "?") + ": meshtrain reproduce lists all");
   }
-  const std::optional<DocumentedRun> documented = load_documented(folder / (ends.front() + ".yaml"));
-  if (!documented) {
+  std::optional<DocumentedRecipe> recipe = read(folder, ends.front());
+  if (!recipe) {
     throw InputError("reproduce " + name + ": this recipe has no section `documented`, so it reproduces nothing");
   }
-  return read(folder, ends.front(), *documented);
+  return std::move(*recipe);
 }
 
 std::vector<std::string> missing_files(const DocumentedRecipe& recipe) {

@@ -142,8 +142,8 @@ const checkpointsOfRun = ({checkpoints}) => table(
       'step ' + separated(step) + (abandoned ? ', abandoned' : ''), complete, quantity(bytes, 'bytes'),
       quantity(seconds, 'seconds'), separated(files)]));
 const skippedOfRun = ({skipped}) => table(
-    ['step', 'first gradient that was not finite'],
-    skipped.steps.map(([step, parameter]) => [separated(step), parameter || 'no single one']), ['', 'wide']);
+    ['step', 'first gradient that was not finite, or the outlier'],
+    skipped.steps.map(([step, reason]) => [separated(step), reason || 'no single one']), ['', 'wide']);
 const historyOfRun = run => {
   const {warnings, skipped, flight_records: records} = run;
   const diagnose = make('code', 'meshtrain diagnose ' + run.folder);

@@ -140,6 +140,12 @@ TEST(MetricsReader, ReadsNumbersByTheirPaths) {
   ASSERT_EQ(metrics.skipped().size(), 1u);
   EXPECT_EQ(metrics.skipped()[0].step, 3);
   EXPECT_EQ(metrics.skipped()[0].parameter, "a.b");
+  EXPECT_EQ(metrics.num_outliers(), 0);
+  metrics.add(R"({"step":4,"loss":9,"skipped":true,"outlier":"loss and grad_norm"})");
+  EXPECT_EQ(metrics.num_skipped(), 2);
+  EXPECT_EQ(metrics.num_outliers(), 1);
+  EXPECT_EQ(metrics.skipped()[1].outlier, "loss and grad_norm");
+  EXPECT_EQ(metrics.skipped()[1].parameter, "");
 }
 
 TEST(MetricsReader, DamagedLinesAreCounted) {
@@ -535,6 +541,19 @@ TEST_F(RunFolder, WhatIsNoRunIsRefused) {
       has(message<InputError>([&] { RunReader reader(run); }), "is not a run directory: it has no metrics.jsonl"));
   EXPECT_TRUE(
       has(message<InputError>([&] { RunReader reader(run / "other"); }), "is not a run directory: it is a file"));
+}
+
+TEST_F(RunFolder, SkippedOutliersAreNamed) {
+  write("metrics.jsonl", R"({"step":1,"loss":2,"skipped":false})"
+                         "\n"
+                         R"({"step":2,"loss":9,"skipped":true,"outlier":"loss"})"
+                         "\n"
+                         R"({"step":3,"loss":null,"skipped":true,"non_finite":"head.weight"})"
+                         "\n");
+  RunReader reader(run);
+  EXPECT_TRUE(has(page(reader), R"([2,"an outlier: loss"],[3,"head.weight"])"));
+  const std::string summary = summary_text({&reader.record()});
+  EXPECT_TRUE(has(summary, "skipped steps            2  (1 outlier)")) << summary;
 }
 
 TEST_F(RunFolder, TextOfFilesIsEscaped) {
