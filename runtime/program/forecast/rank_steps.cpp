@@ -124,7 +124,8 @@ StepForecast RankSteps::shortest() const {
 }
 
 StepForecast RankSteps::without(int64_t removed) const {
-  if (machine_ == nullptr && counts_.size() == 2) {
+  // FullShard gathers for each action what the one before did not leave, so short steps gather less often.
+  if (machine_ == nullptr && counts_.size() == 2 && decisions_.sharding.mode != ShardingMode::FullShard) {
     const int64_t round = counts_[1] - counts_[0];
     if (counts_[0] > 2 * round) {  // three steps, of which two are short, take less than two long ones
       const std::vector<StepForecast> steps = simulated(removed, Recording::None, {round, 2 * round, counts_[1]});
