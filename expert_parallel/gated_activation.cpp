@@ -74,7 +74,7 @@ class ClampedActivation {
   template <class Piece>
   static void for_pieces(const at::Tensor& gate_up, const Piece& piece) {
     if (!is_host(gate_up.device())) return piece(0, gate_up.size(0));
-    for_row_chunks(gate_up.size(0), gate_up.size(1) * static_cast<int64_t>(sizeof(double)), piece);
+    for_row_chunks(gate_up, gate_up.size(0), gate_up.size(1) * static_cast<int64_t>(sizeof(double)), piece);
   }
 
   double alpha_, limit_;

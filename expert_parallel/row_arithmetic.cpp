@@ -19,7 +19,7 @@ at::ScalarType sum_dtype(const at::Tensor& tensor) {
 template <class Piece>
 void for_pieces(int64_t rows, int64_t elements, const at::Tensor& like, const Piece& piece) {
   if (!is_host(like.device())) return piece(0, rows);
-  for_row_chunks(rows, elements * static_cast<int64_t>(c10::elementSize(sum_dtype(like))), piece);
+  for_row_chunks(like, rows, elements * static_cast<int64_t>(c10::elementSize(sum_dtype(like))), piece);
 }
 
 }  // namespace

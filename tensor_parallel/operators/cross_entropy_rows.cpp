@@ -33,7 +33,7 @@ at::Tensor exponentials(const at::Tensor& logits, const at::Tensor& max) {
 template <class Piece>
 void for_rows(const at::Tensor& logits, Piece piece) {
   const int64_t element_bytes = c10::elementSize(accumulation_dtype(logits.scalar_type()));
-  for_row_chunks(logits.size(0), logits.size(1) * element_bytes, [&](int64_t first, int64_t count) {
+  for_row_chunks(logits, logits.size(0), logits.size(1) * element_bytes, [&](int64_t first, int64_t count) {
     piece([&](const at::Tensor& full) { return full.narrow(0, first, count); });
   });
 }

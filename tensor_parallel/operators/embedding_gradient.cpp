@@ -55,7 +55,7 @@ void add_gradient(at::Tensor& into, const at::Tensor& local, const std::optional
   if (into.size(0) == 0) return;  // a rank may have no ids
   if (c10::isReducedFloatingType(into.scalar_type())) return add_to_halves(into, local, absent, dy);
   const int64_t row_bytes = dy.size(1) * static_cast<int64_t>(into.element_size());
-  for_row_chunks(dy.size(0), row_bytes, [&](int64_t first, int64_t count) {
+  for_row_chunks(dy, dy.size(0), row_bytes, [&](int64_t first, int64_t count) {
     at::Tensor rows = dy.narrow(0, first, count).to(into.scalar_type());
     if (absent) rows = rows.masked_fill(absent->narrow(0, first, count).unsqueeze(1), 0);
     into.index_add_(0, local.narrow(0, first, count), rows);

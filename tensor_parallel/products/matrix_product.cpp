@@ -96,7 +96,7 @@ at::Tensor multiplied(const at::Tensor& a, const at::Tensor& b) {
 void product_in_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = a.to(at::kFloat);
   const int64_t row_bytes = std::max(a.size(0), a.size(1)) * static_cast<int64_t>(wide.element_size());
-  for_row_chunks(b.size(0), row_bytes, [&](int64_t first, int64_t count) {
+  for_row_chunks(b, b.size(0), row_bytes, [&](int64_t first, int64_t count) {
     out.narrow(1, first, count).copy_(product(wide, b.narrow(0, first, count).to(at::kFloat)));
   });
 }
@@ -200,7 +200,7 @@ void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool
   }
   const at::Tensor rows = b.to(dtype);
   const int64_t row_bytes = std::max(a.size(0), b.size(1)) * static_cast<int64_t>(rows.element_size());
-  for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
+  for_row_chunks(into, into.size(0), row_bytes, [&](int64_t first, int64_t count) {
     const at::Tensor part = into.narrow(0, first, count), columns = a.narrow(1, first, count).to(dtype);
     if (in_place) {
       multiply_in_place(part, columns.t(), rows, beta);

@@ -40,6 +40,20 @@ StepForecast over_micro_batches(const std::vector<StepForecast>& steps, const st
   return all;
 }
 
+/// Returns the forecast of a step with `count` micro-batches, without its time, from two short steps, which tell what
+/// each round of micro-batches adds, and `at_peak`, whose memory is that of all longer ones but for the tokens.
+StepForecast over_rounds(const StepForecast& one, const StepForecast& two, const StepForecast& at_peak,
+                         int64_t rounds) {
+  StepForecast all = continued(one, two, rounds - 2);
+  for (StepMemory StepForecast::*phase : {&StepForecast::gradients, &StepForecast::update}) {
+    const int64_t inputs = (all.*phase).inputs;
+    all.*phase = at_peak.*phase;
+    (all.*phase).inputs = inputs;
+  }
+  all.offload.host_activations = at_peak.offload.host_activations;
+  return all;
+}
+
 /// Returns the numbers of micro-batches that are simulated.
 std::vector<int64_t> counts_of(const Decisions& decisions, int64_t rank, int64_t all) {
   const int64_t pp = decisions.layout.size(kPipelineAxis);
@@ -110,11 +124,27 @@ StepForecast RankSteps::shortest() const {
 }
 
 StepForecast RankSteps::without(int64_t removed) const {
+  // FullShard gathers for each action what the one before did not leave, so short steps gather less often.
+  if (machine_ == nullptr && counts_.size() == 2 && decisions_.sharding.mode != ShardingMode::FullShard) {
+    const int64_t round = counts_[1] - counts_[0];
+    if (counts_[0] > 2 * round) {  // three steps, of which two are short, take less than two long ones
+      const std::vector<StepForecast> steps = simulated(removed, Recording::None, {round, 2 * round, counts_[1]});
+      StepForecast all = over_rounds(steps[0], steps[1], steps[2], count_ / round);
+      all.before_backward = steps[2].before_backward;
+      return all;
+    }
+  }
   const std::vector<StepForecast> steps = timed(removed, counts_);
   StepForecast all = over_micro_batches(steps, counts_, count_);
   all.before_backward = steps.back().before_backward;
   all.actions = steps.back().actions;
   return all;
+}
+
+StepForecast RankSteps::complete() const {
+  const int64_t removed = most_removed();
+  return removed > 1 ? complete(without(removed))
+                     : without(0);  // with one the step with all layers is simulated anyway
 }
 
 StepForecast RankSteps::complete(StepForecast of_few) const {

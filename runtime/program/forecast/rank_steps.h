@@ -32,7 +32,7 @@ class RankSteps {
   /// Returns the step with all layers. `of_few`: without(most_removed()). Adds layers until the peak grows at least as
   /// fast as the activations that a forward leaves: with few layers the peak may be elsewhere.
   StepForecast complete(StepForecast of_few) const;
-  StepForecast complete() const { return complete(without(most_removed())); }
+  StepForecast complete() const;
 
   /// Returns the steps from which without() continues, with fewer micro-batches.
   std::vector<StepForecast> simulated(int64_t removed, Recording recording) const {
