@@ -79,7 +79,8 @@ bool is_free(const c10::OperatorName& name, const c10::FunctionSchema& schema) {
 
 /// Returns true when an operator reads `argument` and writes it.
 bool changes_argument(const std::string& name, const c10::Argument& argument) {
-  static const std::set<std::string, std::less<>> overwrites = {"aten::copy_", "aten::fill_", "aten::zero_"};
+  static const std::set<std::string, std::less<>> overwrites = {"aten::copy_", "aten::fill_", "aten::zero_",
+                                                                "aten::index_copy_"};
   const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
   return is_written && !argument.is_out() && !overwrites.contains(name);
 }

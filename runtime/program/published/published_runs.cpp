@@ -228,7 +228,7 @@ PublishedForecast predict(const PublishedRun& run, const Rates& rates) {
   const RunForecast of_run = forecast(decisions, {kRanksPerHost, true}, &machine, [&](const Timeline& timeline) {
     return translated(timeline, software, run, run.shape, tokens);
   });
-  predicted.time = with_slowest(*of_run.step.time, run.gpus);
+  predicted.time = with_waits(*of_run.step.time, run, software);
   const StepMemory& memory = of_run.step.memory();
   // With a pipeline the fullest rank is usually the first, which has no logits.
   predicted.memory =

@@ -72,6 +72,11 @@ Software software_of(const PublishedRun& run) {
     software.name = "Automodel";
     software.elementwise = Software::Elementwise::Fused;  // Transformer Engine's norms and attention
     software.attention_share = 1;
+    // nemo_automodel/components/moe: activation and weight under one torch.compile (quick_geglu_deepep); DeepEP's
+    // combine sums a token's rows as they arrive. DeepEP's dispatch asks for each rank once whether a token goes there,
+    // and forwards over NVLink what came to a host (csrc/kernels/intranode.cu, internode.cu).
+    software.fuses_expert_rows = true;
+    software.sends_rows_once = true;
   } else if (from("nemo") || from("nvidia") || from("mlperf")) {
     if (run.compiled == "fused") {
       software.name = "NeMo";
@@ -87,6 +92,14 @@ Software software_of(const PublishedRun& run) {
     software.copies_units = false;
     software.allocates_gradients = false;                                        // ACCUMULATE_GRAD_IN_FP32: a buffer
     software.tensor_parallel = Software::TensorParallel::BesideWeightGradients;  // tp_linear_async_communication
+    if (run.sharding == "shard_optimizer") {
+      // With ZeRO-1 and gradients in fp32 the model is not in DDP (trainer.py, make_ddp): one reduce-scatter follows
+      // the backward, one gather the update. Both go by lists of each rank's piece of each parameter (distributed.py,
+      // reduce_scatter_coalesced and all_gather_coalesced). A piece is cut and packed in Python in both (3 microseconds
+      // each), and the gather copies it to its place by a kernel of its own (6 to launch), as PyTorch's overheads are.
+      software.awaits_sharding = true;
+      software.shard_piece_seconds = 12e-6;
+    }
   } else if (from("hagemann") || from("aleph")) {
     software.name = "AA-scaling";
     software.reduce_dtype = "bf16";
@@ -95,6 +108,14 @@ Software software_of(const PublishedRun& run) {
   software.fp8_products = run.precision == "fp8";
   if (!software.fp8_products) software.fp8_gathers = false;
   return software;
+}
+
+double seconds_of_pieces(const Software& software, const PublishedRun& run) {
+  // Attention and MLP have two matrices each, q, k, v and gate, up in one, and a block has two norms.
+  constexpr double kOfBlock = 6;
+  const int64_t pp = run.gpus / (run.dp * run.tp * run.cp);
+  const double parameters = kOfBlock * static_cast<double>(run.shape.num_hidden_layers) / static_cast<double>(pp);
+  return run.dp == 1 ? 0 : software.shard_piece_seconds * static_cast<double>(run.dp) * parameters;
 }
 
 double translated_memory(const StepMemory& memory, const Software& software, const PublishedRun& run,

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -51,8 +52,9 @@ class Translator {
     if (call.kind == OperatorCall::Kind::Attention) {
       own.flops /= software_.attention_share;
     } else {
-      const std::string& name = from_.signatures[static_cast<size_t>(call.signature)].name.name;
-      own.bytes *= factor_of(name);
+      const OperatorSignature& signature = from_.signatures[static_cast<size_t>(call.signature)];
+      own.bytes *= factor_of(signature.name.name);
+      if (software_.fuses_expert_rows && !take_expert_rows(own, signature)) return;
     }
     to_.events.emplace_back(own);
   }
@@ -65,6 +67,11 @@ class Translator {
     const bool is_tensor = call.group == kTensorAxis;
     const bool is_parameters = !is_tensor && call.kind == Kind::AllGather, is_large = call.buffer_bytes > 1e6;
     const bool is_gradients = !is_tensor && call.kind == Kind::ReduceScatter;
+    if (software_.sends_rows_once && call.group == kExpertAxis) {
+      const double share = share_of_rows(call);
+      own.buffer_bytes *= share;
+      own.sent_bytes *= share;
+    }
     if (is_tensor && software_.tensor_parallel == Software::TensorParallel::Pipelined) {
       own.buffer_bytes /= call.size;  // what remains beside no product is one piece
       own.sent_bytes /= call.size;
@@ -78,7 +85,9 @@ class Translator {
     hidden_.push_back(software_.hides_sharding && has_pipeline_ && (is_parameters || is_gradients));
     if (software_.copies_units && is_large && is_parameters) move(2 * own.buffer_bytes);
     if (software_.copies_units && is_large && is_gradients) move(1.5 * own.buffer_bytes);
-    if (is_tensor && software_.tensor_parallel == Software::TensorParallel::Awaited) {
+    const bool is_awaited = is_tensor ? software_.tensor_parallel == Software::TensorParallel::Awaited
+                                      : software_.awaits_sharding && (is_parameters || is_gradients);
+    if (is_awaited) {
       to_.events.emplace_back(CollectiveWait{collectives_ - 1});
     }
   }
@@ -125,6 +134,37 @@ class Translator {
     gradient.flops *= static_cast<double>(features) / static_cast<double>(summed);
     gradient.product = {batch, rows, features, columns};
     to_.events.emplace_back(gradient);
+  }
+
+  /// Returns the share of rows that go to another rank, or of several hosts to another host, when a token's slots there
+  /// share one row: the slots choose independently.
+  double share_of_rows(const CollectiveCall& call) const {
+    const double places = call.num_hosts > 1 ? call.num_hosts : call.size;
+    const auto slots = static_cast<double>(shape_.experts.num_experts_per_tok);
+    const double once = (places - 1) * (1 - std::pow(1 - 1 / places, slots));
+    return once / (slots * (places - 1) / places);
+  }
+
+  /// Changes the bytes of an operator on experts' rows to those of a fused kernel, which reads and writes rows in bf16
+  /// and keeps the rest in registers. Returns false for an operator that such a kernel has no memory traffic for.
+  bool take_expert_rows(OperatorCall& call, const OperatorSignature& signature) const {
+    if (shape_.experts.num_experts == 0 || signature.inputs.empty() || !signature.inputs[0].isTensor()) return true;
+    const at::Tensor& first = signature.inputs[0].toTensor();
+    if (!first.defined() || first.dim() != 2 || first.size(0) < tokens_ || first.numel() == 0) return true;
+    const bool is_copy = signature.name.name == "aten::copy_";
+    if (first.scalar_type() == at::kFloat || first.scalar_type() == at::kBool) {
+      if (!is_copy || !is_half(signature.inputs[1])) return false;
+      call.bytes = 2 * static_cast<double>(first.numel());
+      return true;
+    }
+    if (is_copy && !is_half(signature.inputs[1])) call.bytes = 2 * static_cast<double>(first.numel());
+    // A row's weight is applied where the row is made.
+    const bool has_weights = signature.name.name == "aten::mul_" && signature.inputs[1].isTensor();
+    return !has_weights || signature.inputs[1].toTensor().numel() != first.size(0);
+  }
+
+  static bool is_half(const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kBFloat16;
   }
 
   double factor_of(const std::string& name) {

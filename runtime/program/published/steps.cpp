@@ -32,7 +32,7 @@ TimeForecast combined(const TimeForecast& a, const TimeForecast& b, double facto
 }  // namespace
 
 PublishedSteps::PublishedSteps(const PublishedRun& run, const Decisions& decisions, const Software& software)
-    : ranks_(run.gpus), layers_(decisions.shape.num_hidden_layers), period_(layer_period(decisions)) {
+    : run_(run), software_(software), layers_(decisions.shape.num_hidden_layers), period_(layer_period(decisions)) {
   const int64_t count = decisions.batch.global_batch / run.dp / decisions.batch.micro_batch;
   micro_batches_ = count;
   counts_ = count > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count};
@@ -50,12 +50,13 @@ PublishedSteps::PublishedSteps(const PublishedRun& run, const Decisions& decisio
 }
 
 TimeForecast PublishedSteps::time(const Machine& machine) const {
-  return with_slowest(own_time(machine), ranks_);
+  return with_waits(own_time(machine), run_, software_);
 }
 
-TimeForecast with_slowest(TimeForecast time, int64_t ranks) {
-  const double all = std::max(2.0, static_cast<double>(ranks));
+TimeForecast with_waits(TimeForecast time, const PublishedRun& run, const Software& software) {
+  const double all = std::max(2.0, static_cast<double>(run.gpus));
   time.exposed["slowest"] = kSpread * std::sqrt(2 * std::log(all)) * time.computing();
+  if (const double seconds = seconds_of_pieces(software, run); seconds > 0) time.exposed["pieces"] = seconds;
   return time;
 }
 

@@ -26,13 +26,15 @@ class PublishedSteps {
  private:
   TimeForecast own_time(const Machine& machine) const;
 
-  int64_t ranks_;
+  const PublishedRun run_;
+  const Software software_;
   int64_t layers_, period_, few_ = 0, micro_batches_ = 0;
   std::vector<int64_t> counts_;      // of micro-batches that are simulated
   std::vector<Timeline> timelines_;  // by layers, then by micro-batches
 };
 
-/// Returns `time` with what the slowest of so many ranks takes longer than the mean.
-TimeForecast with_slowest(TimeForecast time, int64_t ranks);
+/// Returns `time` with what a timeline lacks: what the slowest rank takes longer than the mean, and the hosts' work on
+/// pieces of parameters.
+TimeForecast with_waits(TimeForecast time, const PublishedRun& run, const Software& software);
 
 }  // namespace meshtrain
