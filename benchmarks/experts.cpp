@@ -1,5 +1,5 @@
 // Forward and backward of a layer of experts on one thread, and its six products alone: two of the forward, four of the
-// backward. The activation is of LibTorch's operators.
+// backward. benchmarks/experts_peer.py is the same layer by transformers.
 //
 //   tools/build release experts_benchmark && build/release/benchmarks/experts_benchmark
 
@@ -11,6 +11,7 @@
 #include "best_seconds.h"
 #include "expert_parallel/routing.h"
 #include "mesh/device/aten.h"
+#include "runtime/training/model/operators/glu.h"
 
 int main() {
   using namespace meshtrain;
@@ -18,8 +19,10 @@ int main() {
   constexpr int kRepetitions = 7;
   std::printf("| dtype | tokens, experts x slots, M, F | ms | ms of the products |\n|---|---|---|---|\n");
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const auto& [tokens, num_experts, slots, width, features] :
-         {std::array<int64_t, 5>{1024, 8, 2, 512, 768}, {1024, 32, 4, 512, 256}, {2048, 64, 8, 256, 128}}) {
+    for (const auto& [tokens, num_experts, slots, width, features] : {std::array<int64_t, 5>{1024, 8, 2, 512, 768},
+                                                                      {1024, 32, 4, 512, 256},
+                                                                      {2048, 64, 8, 256, 128},
+                                                                      {512, 8, 2, 1024, 3584}}) {
       const auto leaf = [&](at::IntArrayRef shape) {
         at::Tensor made = (at::randn(shape) * 0.05).to(dtype).requires_grad_();
         made.mutable_grad() = at::zeros_like(made).detach();
@@ -32,7 +35,8 @@ int main() {
       const at::Tensor logits = at::randn({tokens, num_experts}).requires_grad_();
       const double layer = best_seconds(kRepetitions, [&] {
         const Routing routing = route(router, logits);
-        mixture(x, routing.weights, sort_by_expert(routing.choices, num_experts), experts, silu_activation(), true)
+        mixture(x, routing.weights, sort_by_expert(routing.choices, num_experts), experts,
+                glu_of_experts(Activation::Silu), true)
             .backward(dy);
       });
       const at::NoGradGuard no_grad;

@@ -20,6 +20,7 @@
 #include "fsdp/fsdp.h"
 #include "mesh/connect.h"
 #include "mesh/device/aten.h"
+#include "runtime/training/model/operators/glu.h"
 
 namespace {
 
@@ -67,7 +68,8 @@ at::Tensor layer(const Shape& shape, const at::Tensor& x, const at::Tensor& logi
   const Router router{.num_experts = shape.num_experts, .top_k = shape.slots, .normalises = true};
   const Routing routing = route(router, logits);
   const PendingDispatch dispatch(routing.choices, shape.num_experts, ep);
-  return mixture_over_ranks(x, routing.weights, dispatch.wait(), experts, silu_activation(), true, with_experts);
+  return mixture_over_ranks(x, routing.weights, dispatch.wait(), experts, glu_of_experts(Activation::Silu), true,
+                            with_experts);
 }
 
 double seconds_of_layer(const Shape& shape, const Group& world) {

@@ -11,7 +11,7 @@ namespace {
 
 void add_biases(const at::Tensor& y, const at::Tensor& biases, const GroupStarts& starts) {
   if (!biases.defined()) return;
-  for_groups(starts, [&](int64_t expert, int64_t first, int64_t count) {
+  for_alike_groups(y, starts, [&](int64_t expert, int64_t first, int64_t count) {
     if (count > 0) y.narrow(0, first, count).add_(biases.select(0, expert));
   });
 }
@@ -35,20 +35,41 @@ void for_blocks(const GroupStarts& starts, int64_t rows, const Block& block) {
   } while (first < starts.back());
 }
 
-/// Computes <dy, row before its weight> for each row, without the row: <d_hidden, hidden> + <dy, bias>.
-at::Tensor weights_gradient(const ExpertWeights& experts, const GroupStarts& starts, const at::Tensor& dy,
-                            const at::Tensor& hidden, const at::Tensor& d_hidden, at::ScalarType dtype) {
-  const bool halves = c10::isReducedFloatingType(dy.scalar_type());
-  const at::Tensor sums = at::zeros({dy.size(0)}, dy.options().dtype(halves ? at::kFloat : dy.scalar_type()));
-  add_row_dots(sums, d_hidden, hidden);
+/// Adds <dy, bias of its expert> to the sum of each row.
+void add_bias_dots(const at::Tensor& sums, const ExpertWeights& experts, const GroupStarts& starts,
+                   const at::Tensor& dy) {
   if (experts.down_bias.defined()) {
-    for_groups(starts, [&](int64_t expert, int64_t first, int64_t count) {
+    for_alike_groups(dy, starts, [&](int64_t expert, int64_t first, int64_t count) {
       if (count == 0) return;
       add_row_dots(sums.narrow(0, first, count), dy.narrow(0, first, count),
                    experts.down_bias.select(0, expert).detach().unsqueeze(0));
     });
   }
-  return sums.to(dtype);
+}
+
+/// Computes what the gradients of rows before their weights are products of, and the gradients of the weights, which
+/// are <dy, row before its weight> = <d_hidden, hidden> + <dy, bias>.
+WeightedGradients weighted_gradients(const ExpertLayer& layer, const ExpertActivations& kept, const at::Tensor& weights,
+                                     at::Tensor d_hidden, const ExpertNeeds& needs) {
+  const GatedActivation& activation = layer.activation;
+  if (activation.weighted_backward) {
+    if (auto all = activation.weighted_backward(d_hidden, kept.gate_up, weights)) return std::move(*all);
+  }
+  WeightedGradients gradients;
+  gradients.hidden = kept.hidden.defined() ? kept.hidden : activation.forward(kept.gate_up);
+  if (needs.weights) {
+    const bool halves = c10::isReducedFloatingType(d_hidden.scalar_type());
+    gradients.weights =
+        at::zeros({d_hidden.size(0)}, d_hidden.options().dtype(halves ? at::kFloat : d_hidden.scalar_type()));
+    add_row_dots(gradients.weights, d_hidden, gradients.hidden);
+  }
+  if (needs.down) {
+    if (kept.hidden.defined()) gradients.hidden = gradients.hidden.clone();
+    scale_rows(gradients.hidden, weights);
+  }
+  scale_rows(d_hidden, weights);
+  gradients.gate_up = activation.backward(d_hidden, kept.gate_up);
+  return gradients;
 }
 
 at::Tensor forward_at_once(const ExpertLayer& layer, const at::Tensor& x, const at::Tensor& weights,
@@ -66,18 +87,12 @@ ExpertGradients backward_at_once(const ExpertLayer& layer, const std::function<a
                                  const at::Tensor& weights, const GroupStarts& starts, const ExpertActivations& kept,
                                  const at::Tensor& dy, const ExpertNeeds& needs) {
   ExpertGradients gradients;
-  at::Tensor hidden = kept.hidden.defined() ? kept.hidden : layer.activation.forward(kept.gate_up);
-  at::Tensor d_hidden = grouped_product(dy, layer.weights.down.transpose(1, 2), starts);  // without the weights
+  const auto [d_gate_up, hidden, d_weights] =
+      weighted_gradients(layer, kept, weights, grouped_product(dy, layer.weights.down.transpose(1, 2), starts), needs);
   if (needs.weights) {
-    gradients.weights = weights_gradient(layer.weights, starts, dy, hidden, d_hidden, weights.scalar_type());
+    add_bias_dots(d_weights, layer.weights, starts, dy);
+    gradients.weights = d_weights.to(weights.scalar_type());
   }
-  if (needs.down) {
-    if (kept.hidden.defined()) hidden = hidden.clone();
-    scale_rows(hidden, weights);
-  }
-  scale_rows(d_hidden, weights);
-  const at::Tensor d_gate_up = layer.activation.backward(d_hidden, kept.gate_up);
-  d_hidden.reset();
   if (needs.x) gradients.x = grouped_product(d_gate_up, layer.weights.gate_up.transpose(1, 2), starts);
   gradients.operands = ExpertOperands{dy, hidden, weights, d_gate_up, x, starts};
   return gradients;

@@ -61,7 +61,7 @@ void ExpertLeaves::write(Kind kind, const ExpertOperands& operands, const at::Te
     case Down:
       return add_grouped_product(into, dy, weighted, starts, unwritten);
     case GateUpBias:
-      return for_groups(starts, [&](int64_t expert, int64_t first, int64_t count) {
+      return for_alike_groups(into, starts, [&](int64_t expert, int64_t first, int64_t count) {
         const at::Tensor to = into.select(0, expert);
         const at::Tensor sum = operands.d_gate_up.narrow(0, first, count).sum(0, /*keepdim=*/false, to.scalar_type());
         unwritten ? to.copy_(sum) : to.add_(sum);

@@ -1,10 +1,16 @@
 #include "expert_parallel/row_arithmetic.h"
 
+#include <torch/library.h>
+
+#include <optional>
 #include <vector>
 
+#include "expert_parallel/row_loops_host.h"
 #include "mesh/device/aten.h"
 #include "mesh/device/empty_rows.h"
+#include "mesh/device/host_rows.h"
 #include "mesh/device/meta_device.h"
+#include "mesh/device/operator.h"
 #include "mesh/device/row_chunks.h"
 
 namespace meshtrain {
@@ -20,6 +26,40 @@ template <class Piece>
 void for_pieces(int64_t rows, int64_t elements, const at::Tensor& like, const Piece& piece) {
   if (!is_host(like.device())) return piece(0, rows);
   for_row_chunks(like, rows, elements * static_cast<int64_t>(c10::elementSize(sum_dtype(like))), piece);
+}
+
+/// Returns true when the loops of row_loops_host.h take the rows.
+bool has_row_loops(const at::Tensor& rows) {
+  return is_host(rows.device()) && has_lanes(rows.scalar_type()) && rows.is_contiguous();
+}
+
+/// Calls loop(set, an element, first, count) for ranges of rows; of the Meta device there is nothing to compute.
+template <class Loop>
+void for_rows(const at::Tensor& like, int64_t rows, int64_t size, const Loop& loop) {
+  if (like.is_meta()) return;
+  with_lanes(like.scalar_type(), [&](auto set) {
+    for_row_ranges(rows, size, [&](int64_t first, int64_t count) {
+      like.scalar_type() == at::kFloat ? loop(set, float(), first, count) : loop(set, c10::BFloat16(), first, count);
+    });
+  });
+}
+
+at::Tensor slots_on_host(const at::Tensor& y, const at::Tensor& rows, const std::optional<at::Tensor>& left_out) {
+  const int64_t slots = rows.size(1), width = y.size(1);
+  const at::Tensor out = at::empty({rows.size(0), width}, y.options());
+  for_rows(y, rows.size(0), slots * width, [&]<class Set, class T>(Set, T, int64_t first, int64_t count) {
+    row_loops_host::add_slots<Set>(y.const_data_ptr<T>(), rows.const_data_ptr<int64_t>() + first * slots,
+                                   left_out ? left_out->const_data_ptr<bool>() + first * slots : nullptr, count, slots,
+                                   width, out.data_ptr<T>() + first * width);
+  });
+  return out;
+}
+
+void scale_on_host(at::Tensor y, const at::Tensor& factors) {
+  for_rows(y, y.size(0), y.size(1), [&]<class Set, class T>(Set, T, int64_t first, int64_t count) {
+    row_loops_host::scale<Set>(y.data_ptr<T>() + first * y.size(1), factors.const_data_ptr<float>() + first, count,
+                               y.size(1));
+  });
 }
 
 }  // namespace
@@ -39,6 +79,10 @@ at::Tensor rows_at(const at::Tensor& tensor, const at::Tensor& numbers, const at
 }
 
 at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows, const at::Tensor& left_out) {
+  if (has_row_loops(y) && rows.is_contiguous()) {
+    static const Operator<decltype(slots_on_host)> sum("meshtrain::expert_slots");
+    return sum(y, rows, left_out.defined() ? std::optional(left_out) : std::nullopt);
+  }
   at::Tensor out = at::empty({rows.size(0), y.size(1)}, y.options());
   const at::ScalarType dtype = sum_dtype(y);
   for_pieces(rows.size(0), y.size(1), y, [&](int64_t first, int64_t count) {
@@ -56,6 +100,10 @@ at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows, const at::Te
 }
 
 void scale_rows(at::Tensor y, const at::Tensor& factors) {
+  if (has_row_loops(y) && factors.scalar_type() == at::kFloat && factors.is_contiguous()) {
+    static const Operator<decltype(scale_on_host)> scale("meshtrain::scale_expert_rows");
+    return scale(y, factors);
+  }
   if (y.scalar_type() == factors.scalar_type()) {
     y.mul_(factors.unsqueeze(1));
     return;
@@ -72,6 +120,11 @@ void add_row_dots(const at::Tensor& sums, const at::Tensor& a, const at::Tensor&
     const at::Tensor products = at::mul(a.narrow(0, first, count).to(sums.scalar_type()), other.to(sums.scalar_type()));
     sums.narrow(0, first, count).add_(products.sum(1));
   });
+}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  define<&slots_on_host, &slots_on_host>(library, "expert_slots(Tensor y, Tensor rows, Tensor? left_out) -> Tensor");
+  define<&scale_on_host, &scale_on_host>(library, "scale_expert_rows(Tensor(a!) y, Tensor factors) -> ()");
 }
 
 }  // namespace meshtrain

@@ -1,5 +1,7 @@
 #include "tensor_parallel/products/grouped_product.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include "mesh/device/aten.h"
 #include "mesh/device/meta_device.h"
 #include "tensor_parallel/products/few_rows.h"
@@ -19,8 +21,9 @@ bool better_copied(const at::Tensor& a) {
 }  // namespace
 
 at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& w, const GroupStarts& starts) {
+  const at::AutoDispatchBelowADInplaceOrView below;  // views for autograd take longer than the product of a few rows
   at::Tensor out = at::empty({x.size(0), w.size(1)}, x.options());
-  for_groups(starts, [&](int64_t group, int64_t first, int64_t count) {
+  for_alike_groups(x, starts, [&](int64_t group, int64_t first, int64_t count) {
     if (count == 0) return;
     const at::Tensor rows = x.narrow(0, first, count), matrix = w.select(0, group), to = out.narrow(0, first, count);
     if (better_copied(rows)) {
@@ -34,7 +37,7 @@ at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& w, const Group
 
 void add_grouped_product(const at::Tensor& into, const at::Tensor& a, const at::Tensor& b, const GroupStarts& starts,
                          bool unwritten) {
-  for_groups(starts, [&](int64_t group, int64_t first, int64_t count) {
+  for_alike_groups(b, starts, [&](int64_t group, int64_t first, int64_t count) {
     const at::Tensor to = into.select(0, group);
     if (count > 0) {
       add_product(to, a.narrow(0, first, count), b.narrow(0, first, count), unwritten);

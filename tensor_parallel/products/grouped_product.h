@@ -3,7 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <vector>
+
+#include "mesh/device/repeated_calls.h"
 
 namespace meshtrain {
 
@@ -16,6 +19,24 @@ template <class Action>
 void for_groups(const GroupStarts& starts, const Action& action) {
   for (size_t group = 0; group + 1 < starts.size(); ++group) {
     action(static_cast<int64_t>(group), starts[group], starts[group + 1] - starts[group]);
+  }
+}
+
+/// As for_groups(), for actions on tensors like `like` whose operators depend on no more than the number of rows: on
+/// the Meta device one group computes for all that have as many (RepeatedCalls).
+template <class Action>
+void for_alike_groups(const at::Tensor& like, const GroupStarts& starts, const Action& action) {
+  if (!like.is_meta()) return for_groups(starts, action);
+  struct Alike {
+    int64_t group, first, times;
+  };
+  std::map<int64_t, Alike> alike;  // by the number of rows
+  for_groups(starts, [&](int64_t group, int64_t first, int64_t count) {
+    ++alike.try_emplace(count, Alike{group, first, 0}).first->second.times;
+  });
+  for (const auto& [count, groups] : alike) {
+    const RepeatedCalls repeated(groups.times);
+    action(groups.group, groups.first, count);
   }
 }
 

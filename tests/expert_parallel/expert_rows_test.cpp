@@ -47,12 +47,14 @@ TEST(ExpertRows, OfMetaTensorsAreBalanced) {
 }
 
 TEST(ExpertRows, OfHalvesAreSummedInFp32) {
-  constexpr int64_t kSlots = 400;  // 256 + 1 is 256 in bf16
-  const ExpertRows rows = sort_by_expert(at::arange(kSlots, at::kLong).view({1, kSlots}), kSlots);
-  EXPECT_EQ(sum_of_slots(at::ones({kSlots, 3}, at::kBFloat16), rows)[0][2].item<float>(), 400);
-  const at::Tensor x = at::ones({1, 3}, at::kBFloat16).requires_grad_();
-  rows_of_tokens(x, rows).backward(at::ones({kSlots, 3}, at::kBFloat16));
-  EXPECT_EQ(x.grad()[0][1].item<float>(), 400);
+  // 256 + 1 is 256 in bf16, and 2048 + 1 is 2048 in fp16, which has no loops of its own.
+  for (const auto& [dtype, slots] : {std::pair<at::ScalarType, int64_t>{at::kBFloat16, 400}, {at::kHalf, 4000}}) {
+    const ExpertRows rows = sort_by_expert(at::arange(slots, at::kLong).view({1, slots}), slots);
+    EXPECT_EQ(sum_of_slots(at::ones({slots, 3}, dtype), rows)[0][2].item<int64_t>(), slots) << dtype;
+    const at::Tensor x = at::ones({1, 3}, dtype).requires_grad_();
+    rows_of_tokens(x, rows).backward(at::ones({slots, 3}, dtype));
+    EXPECT_EQ(x.grad()[0][1].item<int64_t>(), slots) << dtype;
+  }
 }
 
 }  // namespace

@@ -195,12 +195,14 @@ TEST(Experts, RefuseASecondDerivative) {
 }
 
 TEST(Experts, SumATokensRowsInTheOrderOfItsSlots) {
-  // In fp32 1e8 + 1 - 1e8 is 0, and 1e8 - 1e8 + 1 is 1.
+  // In fp32 1e8 + 1 - 1e8 is 0, and 1e8 - 1e8 + 1 is 1; so it is in fp64, which has no loops of its own, with 1e17.
   const at::Tensor choices = at::tensor({0, 2, 1, 0, 2, 1}, at::kLong).view({2, 3});
   const ExpertRows rows = sort_by_expert(choices, 3);
-  const at::Tensor values = at::tensor({1e8, 1.0, -1e8, 1e8, -1e8, 1.0}, at::kFloat).view({6, 1});  // of the pairs
-  EXPECT_TRUE(
-      at::equal(sum_of_slots(values.index_select(0, rows.slots), rows).flatten(), at::tensor({0.0, 1.0}, at::kFloat)));
+  for (const auto& [dtype, large] : {std::pair{at::kFloat, 1e8}, {at::kDouble, 1e17}}) {
+    const at::Tensor values = at::tensor({large, 1.0, -large, large, -large, 1.0}, dtype).view({6, 1});  // of the pairs
+    EXPECT_TRUE(
+        at::equal(sum_of_slots(values.index_select(0, rows.slots), rows).flatten(), at::tensor({0.0, 1.0}, dtype)));
+  }
 }
 
 }  // namespace

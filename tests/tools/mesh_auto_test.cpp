@@ -50,6 +50,34 @@ TEST_F(MeshAuto, TakesAMachineThatWasMeasuredBefore) {
   EXPECT_TRUE(has(trained.out, "--mesh auto: " + mesh + ", ")) << trained.out << planned.out;
 }
 
+// A mixture whose experts fit on no rank as a whole.
+TEST_F(MeshAuto, CutsExpertsWhereMemoryForcesIt) {
+  const std::string machine =
+      "device: cpu\nmemory_bandwidth: 1e10\nproduct_flops: {fp32: 1e11}\n"
+      "on_host: {bandwidth: 1e9}\namong_hosts: {bandwidth: 1e9}\n";
+  write("machine.yaml", machine);
+  const Words with = {"--machine", path("machine.yaml"),          "--set", "model.family=mixtral",
+                      "--set",     "model.num_experts=8",         "--set", "model.num_experts_per_tok=2",
+                      "--set",     "model.intermediate_size=256", "--set", "parallel.fsdp.mode=no_shard"};
+  Words words = {"plan", recipe, "--ranks", "2", "--json", path("plan.json")};
+  words.insert(words.end(), with.begin(), with.end());
+  ASSERT_EQ(run_meshtrain(words).status, 0);
+  int64_t least = INT64_MAX;
+  for (const auto& mesh : nlohmann::json::parse(std::ifstream(path("plan.json")))["meshes"]) {
+    if (!has(mesh["mesh"], "ep=")) least = std::min(least, mesh["memory_bytes_total"].get<int64_t>());
+  }
+  write("machine.yaml", machine + "memory: " + std::to_string(least - 1) + "\n");
+  words = {"--mesh", "auto"};
+  words.insert(words.end(), with.begin(), with.end());
+  const Ending trained = train(2, words);
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_TRUE(
+      std::regex_search(trained.out, std::regex("--mesh auto: dp=[0-9,cpt=]*,ep=2, the fastest of 6 meshes by "
+                                                "the plan: .*; if all tokens choose the experts of one rank, ")))
+      << trained.out;
+  EXPECT_EQ(metrics().size(), 4u);
+}
+
 TEST_F(MeshAuto, IsRefusedInOneLine) {
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "train.global_batch=1", "--set", "train.sequence_length=1",
                           "--set", "model.num_attention_heads=1", "--set", "model.num_key_value_heads=1"})

@@ -10,6 +10,7 @@
 #include "mesh/base/size_text.h"
 #include "mesh/host_map.h"
 #include "runtime/program/forecast/forecast_text.h"
+#include "runtime/program/recipe/decisions.h"
 
 namespace meshtrain {
 namespace {
@@ -19,9 +20,13 @@ ChosenMesh fastest_mesh(const Recipe& recipe, ForecastRequest request) {
   const MeshSearch search = search_meshes(recipe, request);
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   const MeshForecast& best = search.meshes.front();
-  return {best.layout, "--mesh auto: " + best.layout.describe() + ", the fastest of " +
-                           counted(search.meshes.size(), "mesh", "meshes") +
-                           " by the plan: " + describe_forecast(best.forecast) + basis_text(request)};
+  std::string reason = "--mesh auto: " + best.layout.describe() + ", the fastest of " +
+                       counted(search.meshes.size(), "mesh", "meshes") +
+                       " by the plan: " + describe_forecast(best.forecast);
+  if (const auto worst = forecast_worst_routing(resolve(best.recipe, best.layout), request.hosts)) {
+    reason += "; if all tokens choose the experts of one rank, " + describe_forecast(*worst);
+  }
+  return {best.layout, reason + basis_text(request)};
 }
 
 }  // namespace

@@ -268,17 +268,8 @@ std::string seconds_text(double seconds) {
 }
 
 std::string left_out(const Recipe& recipe, int64_t ranks) {
-  std::vector<std::string> axes;
-  const ModelShape& shape = recipe.model.shape;
-  if (!asks_for_pipelines(recipe) && shape.num_hidden_layers > 1) axes.emplace_back(kPipelineAxis);
-  if (!asks_for_expert_ranks(recipe) && shape.experts.num_experts > 1) axes.emplace_back(kExpertAxis);
-  if (ranks == 1 || axes.empty()) return "";
-  std::string text;
-  for (const std::string& axis : axes) {
-    text += (text.empty() ? "" : "; ") + ("meshes with " + axis) + " are left out: --set parallel.mesh." + axis +
-            "=2, or another size above 1, adds them all";
-  }
-  return text;
+  if (ranks == 1 || asks_for_pipelines(recipe) || recipe.model.shape.num_hidden_layers == 1) return "";
+  return "meshes with pp are left out: --set parallel.mesh.pp=2, or another size above 1, adds them all";
 }
 
 std::string explain(const MeshSearch& search, const Recipe& recipe, const ForecastRequest& request) {

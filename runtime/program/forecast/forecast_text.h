@@ -17,8 +17,8 @@ std::string to_text(const MeshSearch& search, const ForecastRequest& request, si
 /// Returns which mesh to take and why, and why the next and the slowest take longer; empty without times.
 std::string advice(const MeshSearch& search);
 
-/// Returns a line about meshes that a search has only where asks_for_pipelines() or asks_for_expert_ranks(); empty
-/// where it has them, or where there are none.
+/// Returns a line about meshes that a search has only where asks_for_pipelines(); empty where it has them, or where
+/// there are none.
 std::string left_out(const Recipe& recipe, int64_t ranks);
 
 /// Returns why no mesh of a search can be taken, and what to do, in one line.

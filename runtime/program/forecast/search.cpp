@@ -67,9 +67,34 @@ double least_stretch(const MeshForecast& mesh) {
   return 1 + others / (2 * samples);
 }
 
+/// Leaves out of `meshes`, numbers of results, those that differ from others in ep alone, but for two: the first by
+/// MeshForecast::order() and the one that needs least memory. Of refused ones it keeps the smallest ep and the largest.
+void keep_two_of_each_ep(std::vector<size_t>& meshes, const std::vector<MeshResult>& results,
+                         const std::vector<MeshLayout>& layouts) {
+  struct Kept {
+    size_t first, least;
+  };
+  std::map<std::map<std::string, int64_t>, Kept> kept;
+  for (const size_t i : meshes) {
+    std::map<std::string, int64_t> sizes = layouts[i].sizes();
+    sizes.erase(kExpertAxis);
+    const auto [found, is_new] = kept.try_emplace(std::move(sizes), Kept{i, i});
+    if (is_new) continue;
+    auto& [first, least] = found->second;
+    const std::optional<MeshForecast>&own = results[i].mesh, &best = results[first].mesh, &small = results[least].mesh;
+    if (own && (!best || own->order() < best->order())) first = i;
+    if (own ? !small || own->memory() < small->memory() : !small) least = i;
+  }
+  std::erase_if(meshes, [&](size_t i) {
+    return std::ranges::none_of(kept,
+                                [&](const auto& each) { return each.second.first == i || each.second.least == i; });
+  });
+}
+
 /// Returns the meshes whose settings are worth trying: every one in which computing alone, with other settings, may
 /// take less than the best mesh takes; for orders of axes alone, the best few.
-std::vector<size_t> promising_meshes(const std::vector<MeshResult>& results, const ForecastRequest& request) {
+std::vector<size_t> promising_meshes(const std::vector<MeshResult>& results, const std::vector<MeshLayout>& layouts,
+                                     const ForecastRequest& request) {
   constexpr size_t kFew = 5;
   constexpr double kLeastComputing = 0.5;  // of a step, with other settings: without recomputation, in larger products
   std::vector<size_t> sorted;
@@ -90,6 +115,7 @@ std::vector<size_t> promising_meshes(const std::vector<MeshResult>& results, con
     const TimeForecast& time = *mesh->forecast.step.time;
     return kLeastComputing * (time.products + time.attention) * least_stretch(*mesh) > best->seconds();
   });
+  keep_two_of_each_ep(sorted, results, layouts);
   return sorted;
 }
 
@@ -105,10 +131,9 @@ std::optional<int64_t> memory_with(const Recipe& recipe, const std::string& key,
   }
 }
 
-/// Returns the sizes of ep that a search tries: each that divides the experts where parallel.mesh has ep, else 1.
+/// Returns the sizes of ep that a search tries: 1, and each that divides the experts of a mixture.
 std::vector<int64_t> expert_ranks_of(const Recipe& recipe) {
   std::vector<int64_t> all = {1};
-  if (!asks_for_expert_ranks(recipe)) return all;
   const int64_t experts = recipe.model.shape.experts.num_experts;
   for (int64_t ep = 2; ep <= experts; ++ep) {
     if (experts % ep == 0) all.push_back(ep);
@@ -117,10 +142,6 @@ std::vector<int64_t> expert_ranks_of(const Recipe& recipe) {
 }
 
 }  // namespace
-
-bool asks_for_expert_ranks(const Recipe& recipe) {
-  return asked_size(recipe, kExpertAxis) != 1;
-}
 
 bool asks_for_pipelines(const Recipe& recipe) {
   const auto& [schedule, stages_per_rank, layers] = recipe.parallel.pipeline;
@@ -162,7 +183,7 @@ MeshSearch search_meshes(const Recipe& recipe, const ForecastRequest& request) {
       results[i].refusal = error.what();
     }
   });
-  const std::vector<size_t> promising = promising_meshes(results, request);
+  const std::vector<size_t> promising = promising_meshes(results, layouts, request);
   for_each_mesh("other settings", promising.size(), num_threads(request), [&](size_t nth) {
     const size_t i = promising[nth];
     std::optional<MeshForecast>& mesh = results[i].mesh;

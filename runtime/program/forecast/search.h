@@ -25,12 +25,8 @@ struct MeshSearch {
 /// default.
 bool asks_for_pipelines(const Recipe& recipe);
 
-/// Returns true when parallel.mesh has ep.
-bool asks_for_expert_ranks(const Recipe& recipe);
-
 /// Returns every mesh of `ranks` ranks over dp, cp and tp, in the recipe's order of axes, legal or not; also over pp,
-/// up to the number of layers, where asks_for_pipelines(), and with each ep that divides the experts, where
-/// parallel.mesh has ep.
+/// up to the number of layers, where asks_for_pipelines(), and with each ep that divides the experts of a mixture.
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks);
 
 /// Forecasts every one of layouts_of() `request.ranks` ranks, each with its best settings among those that

@@ -17,7 +17,8 @@ class StepClock {
   StepClock(const Timeline& timeline, const Machine& machine) : timeline_(timeline), machine_(machine) {}
 
   void operator()(const OperatorCall& call) {
-    const double seconds = machine_.seconds(call, timeline_) + machine_.call_seconds;
+    const double each = machine_.seconds(call, timeline_) + machine_.call_seconds;
+    const double seconds = static_cast<double>(call.times) * each;
     now_ += seconds;
     part_of(call) += seconds;
   }

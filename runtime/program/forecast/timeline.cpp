@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "context_parallel/meta_window.h"
+#include "mesh/device/repeated_calls.h"
 #include "mesh/forwarding.h"
 #include "mesh/host_map.h"
 #include "mesh/traffic.h"
@@ -253,6 +254,7 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& fu
   }
   if (!on_meta) return nullptr;  // a computation on the host, or one that makes tensors by operators that are counted
   call.part = record->part;
+  call.times = RepeatedCalls::current();
   describe(call, traits->name.name, function.inputs());
   if (record->keeps_signatures) {
     running->signature = {signature_of(traits->name, tensors, numbers), traits->name, {}};

@@ -26,7 +26,7 @@ enum class TimelinePart {
   HostUpdate,  ///< of offloaded shards: their operators compute on the host
 };
 
-/// A call of an operator that computes: its work, whatever the machine.
+/// A call of an operator that computes, or several calls of equal work: its work, whatever the machine.
 struct OperatorCall {
   enum class Kind {
     Product,      ///< of matrices
@@ -43,6 +43,7 @@ struct OperatorCall {
   std::array<int64_t, 4> product = {};
   bool is_backward = false;  ///< of attention
   int signature = -1;        ///< number in Timeline::signatures; -1: not kept
+  int64_t times = 1;         ///< so many calls, one after the other; flops and bytes are those of one
 };
 
 /// The start of a collective.

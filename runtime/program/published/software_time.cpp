@@ -113,7 +113,7 @@ class Translator {
     }
     if (software_.fp8_products) {
       const double cast = is_weight_gradient ? 0 : static_cast<double>(rows * summed);
-      move(software_.fp8_cast_bytes * cast);
+      move(software_.fp8_cast_bytes * cast, own.times);
       own.dtype = c10::ScalarType::Float8_e4m3fn;
       own.bytes *= 0.75;  // operands of one byte, a result of two
     }
@@ -180,11 +180,12 @@ class Translator {
   }
 
   /// Adds an operator that reads and writes so many bytes.
-  void move(double bytes) {
+  void move(double bytes, int64_t times = 1) {
     if (bytes <= 0) return;
     OperatorCall call;
     call.dtype = c10::ScalarType::BFloat16;
     call.bytes = bytes;
+    call.times = times;
     to_.events.emplace_back(call);
   }
 

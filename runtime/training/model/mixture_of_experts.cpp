@@ -36,11 +36,7 @@ GatedActivation activation_of(const ModelShape& shape) {
   if (family_of(shape).experts.clamps) {
     return clamped_activation(experts.swiglu_alpha, experts.swiglu_limit, GateLayout::Interleaved);
   }
-  const Activation activation = family_of(shape).activation;
-  return {[activation](const at::Tensor& gate_up) { return glu_value(gate_up, activation); },
-          [activation](const at::Tensor& grad, const at::Tensor& gate_up) {
-            return glu_gradient(grad, gate_up, activation);
-          }};
+  return glu_of_experts(family_of(shape).activation);
 }
 
 }  // namespace

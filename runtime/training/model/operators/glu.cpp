@@ -3,6 +3,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <optional>
+#include <tuple>
+
 #include "mesh/device/host_rows.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/model/operators/glu_host.h"
@@ -73,6 +76,23 @@ at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, int64
   return grad_gate_up;
 }
 
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+
+/// Returns the gradient of gate_up and the gradients of the weights (GatedActivation). The weighted results replace
+/// `grad`.
+TwoTensors glu_weighted_backward(at::Tensor grad, const at::Tensor& gate_up, const at::Tensor& weights,
+                                 int64_t activation) {
+  const int64_t features = gate_up.size(1) / 2;
+  const at::Tensor from = gate_up.contiguous(), factors = weights.contiguous();
+  const at::Tensor out = at::empty_like(from), dots = at::empty_like(factors);
+  for_glu_rows(from, [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
+    glu_host::weighted_backward<Set>(grad.data_ptr<T>() + row * features, from.const_data_ptr<T>() + row * 2 * features,
+                                     factors.const_data_ptr<float>() + row, rows, features, is_gelu(activation),
+                                     out.data_ptr<T>() + row * 2 * features, dots.data_ptr<float>() + row);
+  });
+  return {out, dots};
+}
+
 // What the kernels for CUDA make.
 
 at::Tensor glu_on_gpu(const at::Tensor& gate_up, int64_t) {
@@ -129,10 +149,31 @@ at::Tensor glu_gradient(const at::Tensor& grad, const at::Tensor& gate_up, Activ
   return gradient_of(grad, gate_up, static_cast<int64_t>(activation));
 }
 
+GatedActivation glu_of_experts(Activation activation) {
+  GatedActivation gated;
+  gated.forward = [activation](const at::Tensor& gate_up) { return glu_value(gate_up, activation); };
+  gated.backward = [activation](const at::Tensor& grad, const at::Tensor& gate_up) {
+    return glu_gradient(grad, gate_up, activation);
+  };
+  gated.weighted_backward = [activation](const at::Tensor& grad, const at::Tensor& gate_up,
+                                         const at::Tensor& weights) -> std::optional<WeightedGradients> {
+    if (!is_host(gate_up.device()) || !has_glu_loops(gate_up) || weights.scalar_type() != at::kFloat) return {};
+    const at::Tensor hidden = grad.contiguous();
+    static const Operator<decltype(glu_weighted_backward)> backward("meshtrain::glu_weighted_backward");
+    const at::NoGradGuard no_grad;
+    const auto [d_gate_up, d_weights] = backward(hidden, gate_up, weights, static_cast<int64_t>(activation));
+    return WeightedGradients{d_gate_up, hidden, d_weights};
+  };
+  return gated;
+}
+
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
   define<&glu_forward, &glu_on_gpu>(library, "glu(Tensor gate_up, int activation) -> Tensor");
   define<&glu_backward, &glu_backward_on_gpu>(library,
                                               "glu_backward(Tensor grad, Tensor gate_up, int activation) -> Tensor");
+  define<&glu_weighted_backward, &glu_weighted_backward>(
+      library,
+      "glu_weighted_backward(Tensor(a!) grad, Tensor gate_up, Tensor weights, int activation) -> (Tensor, Tensor)");
 }
 
 }  // namespace meshtrain

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "expert_parallel/gated_activation.h"
 #include "runtime/training/model/pieces.h"
 #include "tensor_parallel/products/layer_input.h"
 
@@ -16,5 +17,8 @@ LayerInput recomputed_glu(const at::Tensor& gate_up, Activation activation);
 /// autograd.
 at::Tensor glu_value(const at::Tensor& gate_up, Activation activation);
 at::Tensor glu_gradient(const at::Tensor& grad, const at::Tensor& gate_up, Activation activation);
+
+/// Returns glu as the activation of experts.
+GatedActivation glu_of_experts(Activation activation);
 
 }  // namespace meshtrain

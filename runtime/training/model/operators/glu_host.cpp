@@ -74,10 +74,34 @@ MESHTRAIN_LANES void backward(const T* grad, const T* gate_up, int64_t rows, int
   }
 }
 
+template <class Set, class T>
+MESHTRAIN_LANES void weighted_backward(T* grad, const T* gate_up, const float* weights, int64_t rows, int64_t features,
+                                       bool gelu, T* grad_gate_up, float* dots) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const T *const gate = gate_up + row * 2 * features, *const up = gate + features;
+    T *const to_gate = grad_gate_up + row * 2 * features, *const to_up = to_gate + features;
+    const Lanes weight = broadcast(weights[row]);
+    Lanes sum = broadcast(0);
+    for (int64_t i = 0; i < features; i += kLanes) {
+      const Lanes x = load(gate + i), factor = load(up + i), unweighted = load(grad + row * features + i);
+      const Slope slope = gelu ? gelu_of(x) : silu_of(x);
+      const Lanes value = rounded_to<T>(slope.value * factor), dy = rounded_to<T>(unweighted * weight);
+      store(grad + row * features + i, value * weight);
+      store(to_gate + i, dy * factor * slope.derivative);
+      store(to_up + i, dy * slope.value);
+      sum = fmadd(unweighted, value, sum);
+    }
+    dots[row] = sum_of(sum);
+  }
+}
+
 template void forward<ThisSet>(const float*, int64_t, int64_t, bool, float*);
 template void forward<ThisSet>(const BFloat16*, int64_t, int64_t, bool, BFloat16*);
 template void backward<ThisSet>(const float*, const float*, int64_t, int64_t, bool, float*);
 template void backward<ThisSet>(const BFloat16*, const BFloat16*, int64_t, int64_t, bool, BFloat16*);
+template void weighted_backward<ThisSet>(float*, const float*, const float*, int64_t, int64_t, bool, float*, float*);
+template void weighted_backward<ThisSet>(BFloat16*, const BFloat16*, const float*, int64_t, int64_t, bool, BFloat16*,
+                                         float*);
 
 }  // namespace meshtrain::glu_host
 

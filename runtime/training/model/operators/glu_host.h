@@ -19,4 +19,11 @@ template <class Set, class T>
 MESHTRAIN_LANES void backward(const T* grad, const T* gate_up, int64_t rows, int64_t features, bool gelu,
                               T* grad_gate_up);
 
+/// Writes what both of these write for rows that are multiplied by `weights` [rows], where `grad` is the gradient of a
+/// row's results without its weight. activation(gate) up times the weight replaces `grad`; `dots` [rows] gets
+/// <grad, activation(gate) up>, the gradients of the weights. Rounds where separate operators would round.
+template <class Set, class T>
+MESHTRAIN_LANES void weighted_backward(T* grad, const T* gate_up, const float* weights, int64_t rows, int64_t features,
+                                       bool gelu, T* grad_gate_up, float* dots);
+
 }  // namespace meshtrain::glu_host

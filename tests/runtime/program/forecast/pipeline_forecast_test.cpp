@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
@@ -12,7 +11,6 @@
 #include "runtime/program/forecast/in_flight.h"
 #include "runtime/program/forecast/settings.h"
 #include "runtime/program/recipe/load.h"
-#include "tests/runtime/program/recipe/fitting_recipe.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 
@@ -156,13 +154,6 @@ TEST(PipelineForecast, APlanSaysThatPipelinesAreLeftOut) {
   EXPECT_EQ(left_out(flat, 8),
             "meshes with pp are left out: --set parallel.mesh.pp=2, or another size above 1, adds them all");
   EXPECT_EQ(left_out(staged({}), 8), "");
-  const std::vector<std::string> mixture = {"model.family=mixtral", "model.num_experts=4",
-                                            "model.num_experts_per_tok=2"};
-  EXPECT_EQ(left_out(staged(mixture), 8),
-            "meshes with ep are left out: --set parallel.mesh.ep=2, or another size above 1, adds them all");
-  std::vector<std::string> with_ep = mixture;
-  with_ep.emplace_back("parallel.mesh.ep=2");
-  EXPECT_EQ(left_out(staged(with_ep), 8), "");
   EXPECT_EQ(left_out(flat, 1), "");
   EXPECT_EQ(left_out(staged({"parallel.pipeline.schedule=auto", "model.num_hidden_layers=1"}), 8), "");
   ForecastRequest request = gpus(2);
@@ -213,50 +204,6 @@ TEST(PipelineForecast, SettingsHaveOtherSchedules) {
   for (const std::string word : {"1f1b", "interleaved", "zb_h1"}) {
     EXPECT_TRUE(offered.contains("parallel.pipeline.schedule=" + word)) << word;
   }
-}
-
-/// Returns a mixture whose experts need most of a step.
-Recipe wide_mixture() {
-  Recipe recipe = fitting_recipe();
-  recipe.device = "cuda";
-  ModelShape& shape = recipe.model.shape;
-  shape.family = "mixtral";
-  shape.experts.num_experts = 16;
-  shape.experts.num_experts_per_tok = 2;
-  shape.intermediate_size = 4096;
-  return recipe;
-}
-
-TEST(ExpertForecast, HasTheWorstRoutingAsASecondNumber) {
-  const Recipe recipe = wide_mixture();
-  const MeshLayout layout = MeshLayout::fit({{"dp", 4}, {"ep", 4}}, recipe.parallel.order, 4);
-  const Decisions decisions = resolve(recipe, layout);
-  const RunForecast balanced = forecast(decisions, {4, true}),
-                    all = forecast_worst_routing(decisions, {4, true}).value();
-  EXPECT_GT(all.step.memory().total(), balanced.step.memory().total());
-  const auto rows_sent = [](const RunForecast& run) {
-    int64_t bytes = 0;
-    for (const auto& [key, traffic] : run.step.traffic) bytes += key.purpose == "ep.rows" ? traffic.sent_bytes : 0;
-    return bytes;
-  };
-  // Balanced, a rank sends 3/4 of its rows to and 3/4 from its experts; in the worst case those of three others, back.
-  EXPECT_EQ(rows_sent(all), 2 * rows_sent(balanced));
-  EXPECT_FALSE(
-      forecast_worst_routing(resolve(recipe, MeshLayout::fit({{"dp", 4}}, recipe.parallel.order, 4)), {4, true}));
-}
-
-TEST(ExpertForecast, IsPrinted) {
-  MeshForecast mesh{MeshLayout({{"dp", 4}}, 4), {}, wide_mixture(), {}};
-  EXPECT_EQ(worst_routing_text(mesh), "");
-  mesh.worst_routing.emplace();
-  mesh.worst_routing->step.gradients.activations = int64_t{3} << 20;
-  EXPECT_EQ(worst_routing_text(mesh),
-            "  if all tokens choose the experts of one rank, that rank of dp=4,ep=4 needs 3 MiB and sends - in a\n"
-            "  step\n");
-  MeshSearch search;
-  search.meshes.push_back(mesh);
-  const auto json = nlohmann::json::parse(to_json(search, ForecastRequest{}));
-  EXPECT_EQ(json["meshes"][0]["worst_routing"]["memory_bytes_total"], 3 << 20);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "mesh/device/aten.h"
 #include "mesh/device/copy_stream.h"
 #include "mesh/group.h"
+#include "tensor_parallel/products/grouped_product.h"
 
 namespace meshtrain {
 namespace {
@@ -39,6 +40,19 @@ TEST(TimelineRecorder, KnowsTheWorkOfProducts) {
     EXPECT_EQ(call.product, (std::array<int64_t, 4>{1, 6, 8, 4}));
   }
   EXPECT_EQ(calls[0].bytes, 4 * (24 + 32 + 48));
+}
+
+TEST(TimelineRecorder, GroupsOfEqualSizeAreOneCallForAll) {
+  TimelineRecorder recorder(false);
+  const at::Tensor x = meta({7, 4}), w = meta({4, 8, 4});
+  recorder.restart();
+  grouped_product(x, w, {0, 2, 4, 5, 7});
+  const std::vector<OperatorCall> calls = events_of<OperatorCall>(recorder.take());
+  ASSERT_EQ(calls.size(), 2u);
+  double flops = 0;
+  for (const OperatorCall& call : calls) flops += static_cast<double>(call.times) * call.flops;
+  EXPECT_EQ(flops, 2 * 7 * 4 * 8);
+  EXPECT_EQ(calls[1].times, 3) << "of two rows";
 }
 
 TEST(TimelineRecorder, CountsAnOperatorOnceHoweverItIsMade) {

@@ -10,6 +10,7 @@
 
 #include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
+#include "mesh/device/host_rows.h"
 #include "mesh/device/meta_device.h"
 #include "mesh/device/operator.h"
 #include "runtime/training/model/operators/glu.h"
@@ -98,6 +99,31 @@ TEST_P(Glu, MetaTensorsHaveTheFormOfCpuTensors) {
         expect_same_form(meta.grad(), x.grad());
       }
     }
+  }
+}
+
+// In one pass over the rows of experts, with the bits of separate operators.
+TEST_P(Glu, OfWeightedRowsIsThatOfSeparateOperators) {
+  const GatedActivation gated = glu_of_experts(GetParam());
+  const at::Tensor weights = random_tensor({37}, 3, at::kFloat);
+  for (const auto& [dtype, tolerance] : kPrecisions) {
+    const at::Tensor gate_up = random_tensor({37, 96}, 1, dtype), grad = random_tensor({37, 48}, 2, dtype);
+    const auto found = gated.weighted_backward(grad.clone(), gate_up, weights);
+    EXPECT_EQ(found.has_value(), has_lanes(dtype)) << dtype;
+    if (!found) continue;
+    const at::Tensor hidden = gated.forward(gate_up);
+    const auto weighted = [&](const at::Tensor& rows) {
+      return (rows.to(at::kFloat) * weights.unsqueeze(1)).to(dtype);
+    };
+    EXPECT_TRUE(at::equal(found->hidden, weighted(hidden))) << dtype;
+    EXPECT_TRUE(at::equal(found->gate_up, gated.backward(weighted(grad), gate_up))) << dtype;
+    EXPECT_LE(relative_error(found->weights, (grad.to(at::kDouble) * hidden.to(at::kDouble)).sum(1)), 2e-6) << dtype;
+    const MetaDeviceGuard host(c10::kCPU);
+    const auto meta = gated.weighted_backward(grad.to(at::kMeta), gate_up.to(at::kMeta), weights.to(at::kMeta));
+    ASSERT_TRUE(meta);
+    expect_same_form(meta->gate_up, found->gate_up);
+    expect_same_form(meta->hidden, found->hidden);
+    expect_same_form(meta->weights, found->weights);
   }
 }
 
