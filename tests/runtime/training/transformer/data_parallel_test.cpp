@@ -81,13 +81,18 @@ TEST(HybridOnHosts, RefusesWhatWouldSpanHosts) {
   EXPECT_EQ(sharers(5, 1, {0, 0, 0, 0, 1, 1}, 2), (Ranks{4, 5}));
 }
 
-/// Returns the ranks of the world that hold the shards of the experts, and of all else, that `rank` of 8 has.
-std::pair<Ranks, Ranks> shards_of(int rank, const ShardingChoice& sharding, int64_t dp, int64_t tp, int64_t ep) {
+/// Returns the replicas that `rank` of 8 belongs to.
+ModelReplicas replicas_of(int rank, const ShardingChoice& sharding, int64_t dp, int64_t tp, int64_t ep) {
   Ranks everyone(8);
   std::iota(everyone.begin(), everyone.end(), 0);
   const DeviceMesh mesh(MeshLayout({{"dp", dp}, {"cp", 1}, {"tp", tp}}, ep),
                         Group(dry_run_backend(rank, 8), "world", everyone, ""));
-  const ModelReplicas replicas = map_replicas(sharding, mesh);
+  return map_replicas(sharding, mesh);
+}
+
+/// Returns the ranks of the world that hold the shards of the experts, and of all else, that `rank` of 8 has.
+std::pair<Ranks, Ranks> shards_of(int rank, const ShardingChoice& sharding, int64_t dp, int64_t tp, int64_t ep) {
+  const ModelReplicas replicas = replicas_of(rank, sharding, dp, tp, ep);
   return {replicas.experts.value().shards().ranks(), replicas.dense.shards().ranks()};
 }
 
@@ -99,6 +104,14 @@ TEST(ExpertShards, AreOnTheRanksOfACopy) {
   EXPECT_EQ(shards_of(5, two, 8, 1, 2), (std::pair(Ranks{5}, Ranks{4, 5}))) << "ep has all ranks of a copy";
   EXPECT_EQ(shards_of(5, two, 8, 1, 4), (std::pair(Ranks{5}, Ranks{4, 5}))) << "ep has more ranks than a copy";
   EXPECT_EQ(shards_of(5, with_tp, 4, 2, 2), (std::pair(Ranks{5, 7}, Ranks{5, 7})));
+}
+
+TEST(ExpertShards, AreThoseOfTheirFsdp) {
+  TransformerOptions options;
+  options.sharding = {ShardingMode::FullShard, {"dp"}, 8};
+  const ModelFsdp fsdp = fsdp_options(options, replicas_of(5, options.sharding, 8, 1, 2));
+  EXPECT_EQ(fsdp.experts.value().shards.ranks(), (Ranks{1, 3, 5, 7}));
+  EXPECT_EQ(fsdp.dense.shards.ranks(), (Ranks{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
 TEST(ExpertShards, AreThoseOfOtherParametersWithoutEp) {
