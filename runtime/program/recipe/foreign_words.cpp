@@ -341,6 +341,10 @@ const std::vector<std::pair<std::string, Words>> kSentences = {
     {"losses of preferences and rewards are not supported: training minimises the next-token loss, also on "
      "conversations (docs/data.md)",
      {"dpo", "kto", "orpo", "simpo", "ppo", "grpo", "rlhf", "reward_model", "rl", "dpo_beta", "loss_type"}},
+    {"a run has no early stopping: evaluate.every measures the held-out loss, and evaluate --checkpoints all compares "
+     "checkpoints",
+     {"early_stopping_patience", "early_stopping_threshold", "load_best_model_at_end", "metric_for_best_model",
+      "greater_is_better"}},
     {"distillation is not supported: training minimises the next-token loss",
      {"distillation", "distill", "teacher_model", "kd_loss"}},
     {"experts are cut over parallel.mesh.ep, which takes the innermost axes of parallel.order first", {"ep"}},

@@ -189,6 +189,9 @@ TEST_F(RecipeWords, ValuesOfOtherSystemsNameTheValueHere) {
            {"data.dtype=int64", "ids are unsigned and have at most 32 bits: write the file again with data prepare"},
            {"model.family=llama4",
             "docs/models.md lists the families with experts: mixtral, qwen2_moe, qwen3_moe and others"},
+           {"train.early_stopping_patience=3",
+            "a run has no early stopping: evaluate.every measures the held-out loss, and evaluate --checkpoints all "
+            "compares checkpoints"},
            {"device=gpu", "it is cuda"},
            {"device=mps", "ranks compute on CPUs and NVIDIA GPUs"}}) {
     const std::string message = refusal({set});
