@@ -53,7 +53,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
             << layout.rank() << " of " << layout.ranks() << ", group rank " << group.rank() << " of " << group.size();
     throw RankError<std::invalid_argument>(message.str());
   };
-  if (layout.ranks() != group.size() || layout.rank() != group.rank()) refuse("the layout is another group's");
+  if (layout.ranks() != group.size() || layout.rank() != group.rank()) refuse("the layout belongs to another group");
   if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4) refuse("q, k and v need four dims, [B, heads, s, D]");
   if (k.sizes() != v.sizes()) refuse("k and v differ in shape");
   if (q.size(0) != k.size(0) || q.size(3) != k.size(3)) refuse("q and k differ in batch or head dim");

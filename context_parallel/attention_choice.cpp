@@ -120,8 +120,8 @@ AttentionKernel choose_attention(const AttentionShape& shape, int architecture) 
     return line.kernel;
   }
   throw std::invalid_argument("attention on CUDA: there is no kernel for " + std::string(c10::toString(shape.dtype)) +
-                              " and heads of " + std::to_string(shape.head_dim) +
-                              ": bf16 and fp16 take multiples of 8, fp32 multiples of 4; fp64 is for the CPU");
+                              " with head dim " + std::to_string(shape.head_dim) +
+                              ": use a multiple of 8 for bf16 and fp16, of 4 for fp32; fp64 is only for the CPU");
 }
 
 bool flash_takes(c10::ScalarType dtype, int64_t head_dim) {

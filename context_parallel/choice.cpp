@@ -41,8 +41,8 @@ ContextChoice choose_context(const ContextShape& shape, std::optional<ContextAlg
   const auto choice = [&](ContextAlgorithm suited, std::string reason) {
     return ContextChoice{suited, layout.value_or(suited_layout(shape, suited)), std::move(reason)};
   };
-  if (algorithm) return choice(*algorithm, "as asked for");
-  if (shape.ranks == 1) return choice(ContextAlgorithm::AllGather, "nothing travels with cp=1");
+  if (algorithm) return choice(*algorithm, "as requested");
+  if (shape.ranks == 1) return choice(ContextAlgorithm::AllGather, "cp=1 exchanges nothing");
 
   const std::string part = std::to_string(shape.sequence_length / shape.ranks) + " tokens a rank";
   const bool even = windowed(shape) ||  // whether a causal ring has equal work on all ranks
@@ -60,22 +60,23 @@ ContextChoice choose_context(const ContextShape& shape, std::optional<ContextAlg
     return bytes.forward + bytes.backward;
   };
   if (!layout && shares_heads(shape) && total(ContextAlgorithm::Ulysses) < total(ContextAlgorithm::AllGather)) {
-    return choice(ContextAlgorithm::Ulysses, part +
-                                                 " are too few to hide the hops of a ring, and heads travel lighter "
-                                                 "than all keys and values");
+    return choice(
+        ContextAlgorithm::Ulysses,
+        part +
+            " are too few to hide the hops of a ring, and exchanging heads sends less than gathering keys and values");
   }
   return choice(ContextAlgorithm::AllGather,
                 part + " are too few to hide the hops of a ring" +
                     (layout                ? ""
-                     : shares_heads(shape) ? ", and heads travel no lighter than all keys and values"
+                     : shares_heads(shape) ? ", and exchanging heads sends no less than gathering keys and values"
                                            : ", and cp does not divide the KV heads"));
 }
 
 void check_heads(const ContextShape& shape, ContextAlgorithm algorithm) {
   if (algorithm != ContextAlgorithm::Ulysses || shape.num_heads % shape.ranks == 0) return;
   throw InputError("parallel.context.algorithm",
-                   "ulysses shares the " + counted(shape.num_heads, "query head") +
-                       " of a tensor-parallel rank out over cp=" + std::to_string(shape.ranks) +
+                   "ulysses divides the " + counted(shape.num_heads, "query head") +
+                       " of a tensor-parallel rank over cp=" + std::to_string(shape.ranks) +
                        ", which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a "
                        "multiple of tp x cp");
 }

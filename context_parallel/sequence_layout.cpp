@@ -18,8 +18,8 @@ struct SequenceLayout::Documents {
 SequenceLayout::SequenceLayout(Kind kind, int64_t sequence_length, int ranks, int rank)
     : kind_(kind), sequence_length_(sequence_length), ranks_(ranks), rank_(rank) {
   if (ranks < 1 || rank < 0 || rank >= ranks) {
-    throw std::invalid_argument("sequence layout: there is no rank " + std::to_string(rank) + " of " +
-                                std::to_string(ranks));
+    throw std::invalid_argument("sequence layout: rank " + std::to_string(rank) + " is not one of " +
+                                std::to_string(ranks) + " ranks");
   }
   const std::string length = std::to_string(sequence_length);
   if (sequence_length < 1) {

@@ -36,7 +36,7 @@ UlyssesAttention::UlyssesAttention(const SequenceLayout& layout, const Group& gr
       local_(layout.undistributed(), batch, rule_of_heads(rule, group), options) {
   if (num_heads % group.size() != 0) {
     throw RankError<std::invalid_argument>(group.coordinate_text() + ": Ulysses attention over group " + group.name() +
-                                           " of " + std::to_string(group.size()) + " ranks: they cannot share out " +
+                                           " of " + std::to_string(group.size()) + " ranks: they cannot divide " +
                                            counted(num_heads, "query head") + " evenly");
   }
 }

@@ -137,8 +137,8 @@ WorstRouting::~WorstRouting() {
 
 PendingDispatch::PendingDispatch(const at::Tensor& choices, int64_t num_experts, const Group& ep) : ep_(ep) {
   if (num_experts % ep.size() != 0) {
-    throw std::invalid_argument(std::to_string(num_experts) + " experts on " + std::to_string(ep.size()) +
-                                " ranks of ep, which do not divide them");
+    throw std::invalid_argument(std::to_string(num_experts) +
+                                " experts cannot be divided evenly over ep=" + std::to_string(ep.size()));
   }
   const Numbers experts = order_of_travel(num_experts, ep.size());
   rows_ = sort_by_expert(in_order_of_travel(choices, experts), num_experts);

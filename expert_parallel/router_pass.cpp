@@ -124,7 +124,8 @@ void RouterPass::end_forward() {
 }
 
 at::Tensor RouterPass::factors(const Layer& layer, at::ScalarType dtype) const {
-  if (!layer.counts.defined()) throw std::logic_error("a balancing loss has no counts: RouterPass::end_forward()");
+  if (!layer.counts.defined())
+    throw std::logic_error("a balancing loss has no counts: call RouterPass::end_forward() before the backward");
   summed_.wait();
   if (options_.scope == BalanceScope::Sequence) return balance_factors(layer.counts, layer.top_k, dtype);
   const bool joins = options_.scope == BalanceScope::AllLayers;

@@ -25,9 +25,10 @@ void check(const Router& router, const at::Tensor& logits, const at::Tensor& bia
   require(logits.dim() == 2 && logits.size(1) == experts, "logits must have a column for each expert");
   require(groups >= 1 && experts % groups == 0, "experts must be divided into groups of equal size");
   require(groups == 1 || experts / groups >= 2, "a group must have two experts or more");
-  require(router.chosen_groups >= 1 && router.chosen_groups <= groups, "there are fewer groups than are to be chosen");
+  require(router.chosen_groups >= 1 && router.chosen_groups <= groups,
+          "chosen_groups must be from 1 to the number of groups");
   require(router.top_k >= 1 && router.top_k <= router.chosen_groups * (experts / groups),
-          "there are fewer experts than slots");
+          "top_k must be from 1 to the number of experts in the chosen groups");
   require(!bias.defined() || (bias.dim() == 1 && bias.size(0) == experts),
           "the bias must have a value for each expert");
   require(!replayed.defined() || (replayed.dim() == 2 && replayed.size(0) == logits.size(0) &&

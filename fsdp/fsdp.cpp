@@ -37,7 +37,7 @@ void check(const std::vector<UnitSpec>& units) {
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (units[unit].parameters.empty()) throw std::invalid_argument("unit " + units[unit].name + " has no parameters");
     if (unit > 0 && units[unit].whole_step && !units[unit - 1].whole_step) {
-      throw std::invalid_argument("unit " + units[unit].name + " of the whole step comes after " +
+      throw std::invalid_argument("unit " + units[unit].name + " has UnitSpec::whole_step but comes after " +
                                   units[unit - 1].name + ": put it before the others");
     }
   }
@@ -63,10 +63,9 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 }
 
 std::logic_error elsewhere(const Parameter& parameter) {
-  return std::logic_error(
-      parameter.name +
-      " has a gradient with memory of its own, which is not reduced: leave zero_grad() out, since a "
-      "step begins with gradients of zero, and call backward() without create_graph");
+  return std::logic_error(parameter.name +
+                          " has a gradient in its own memory, which is not reduced: remove zero_grad(), since a step "
+                          "begins with zero gradients, and call backward() without create_graph");
 }
 
 std::logic_error writes_parameters(const std::string& called, const Unit& unit) {
@@ -112,7 +111,7 @@ std::vector<Unit> make_units(std::vector<UnitSpec> specs, const FsdpOptions& opt
   const at::Device device = specs.front().parameters.front()->tensor.device();
   if (options.state_memory && options.memory.leaves(device) && !options.state_memory->leaves(device)) {
     throw std::invalid_argument(
-        "shards are offloaded, but the optimizer's state is on the device: leave FsdpOptions::state_memory out");
+        "shards are offloaded, but the optimizer's state is on the device: do not set FsdpOptions::state_memory");
   }
   const Sharding sharding = sharding_of(options, device);
   std::vector<Unit> units;

@@ -29,7 +29,7 @@ inline const ParameterGroup& group_of(const FlatBuffer& buffer, const std::vecto
       }
     }
   }
-  throw std::out_of_range("a buffer of none of the groups");
+  throw std::out_of_range("the buffer belongs to none of the parameter groups");
 }
 
 /// Returns the trainable buffers of all groups, in the order of the groups.

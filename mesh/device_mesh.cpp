@@ -69,7 +69,8 @@ DeviceMesh DeviceMesh::part(const std::set<std::string>& axes) const {
 }
 
 DeviceMesh DeviceMesh::experts() const {
-  if (layout_.size(kPipelineAxis) > 1) throw std::invalid_argument("experts see the ranks of one stage: part()");
+  if (layout_.size(kPipelineAxis) > 1)
+    throw std::invalid_argument("a mesh of experts is within one pipeline stage: call part() without pp first");
   return {layout_.experts(), rank_, coordinate_, ledger_, world_, alone_};
 }
 

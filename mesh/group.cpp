@@ -43,7 +43,7 @@ std::string misfit(const char* name, const at::Tensor& full, const std::vector<i
                       std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count >= 0; });
   const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   if (counts && full.dim() > 0 && full.size(0) == sum) return "";
-  return name + (" must have the rows of " + std::to_string(size)) + " parts, which are " + std::to_string(sum);
+  return name + (" must have as many rows as its " + std::to_string(size)) + " parts together, " + std::to_string(sum);
 }
 
 bool in_group(int rank, int size) {
@@ -137,10 +137,9 @@ Group Group::split(const std::vector<int>& members, GroupTraits traits) const {
   for (const int member : members) {
     const bool twice = in_group(member, size()) && seen[static_cast<size_t>(member)];
     if (!in_group(member, size()) || twice) {
-      throw RankError<std::invalid_argument>(coordinate_text() + ": split of group " + name() + " (" +
-                                             std::to_string(size()) + " ranks) into " + traits.name + ": member " +
-                                             std::to_string(member) +
-                                             (twice ? " stands there twice" : " is not in the group"));
+      throw RankError<std::invalid_argument>(
+          coordinate_text() + ": split of group " + name() + " (" + std::to_string(size()) + " ranks) into " +
+          traits.name + ": member " + std::to_string(member) + (twice ? " is listed twice" : " is not in the group"));
     }
     seen[static_cast<size_t>(member)] = true;
     ranks.push_back(this->ranks()[member]);
@@ -212,7 +211,7 @@ std::string Group::problem(const Collective& collective) const {
         case Overlap::None:
           return "";
         case Overlap::FullPart:
-          return part == rank() ? "" : "a shard that lies in the output must be this rank's own place there";
+          return part == rank() ? "" : "a shard inside the output must be this rank's own part of it";
         case Overlap::Partial:
           return "output and shard overlap";
       }
@@ -220,7 +219,7 @@ std::string Group::problem(const Collective& collective) const {
     case Kind::ReduceScatter:
       misfits = misfit("input", input, "the shard", output, size());
       if (!misfits.empty()) return misfits;
-      return overlap(input, output) == Overlap::Partial ? "a shard that lies in the input must be a whole part of it"
+      return overlap(input, output) == Overlap::Partial ? "a shard inside the input must be exactly one of its parts"
                                                         : "";
     case Kind::AllToAll:
       if (!collective.sent.empty() || !collective.received.empty()) {
@@ -232,16 +231,18 @@ std::string Group::problem(const Collective& collective) const {
         return overlap(output, input) == Overlap::None ? "" : "output and input overlap";
       }
       if (output.sizes() != input.sizes()) return "output and input must have the same shape";
-      if (input.dim() == 0 || input.size(0) % size() != 0) return "dim 0 must divide by the group's size";
+      if (input.dim() == 0 || input.size(0) % size() != 0) return "dim 0 must be a multiple of the group's size";
       return overlap(output, input) == Overlap::None ? "" : "output and input overlap";
     case Kind::Exchange:
       if (!in_group(collective.from, size()) || !in_group(collective.to, size())) {
         return "from " + std::to_string(collective.from) + " and to " + std::to_string(collective.to) +
                " must be in the group";
       }
-      if ((collective.from == rank()) != (collective.to == rank())) return "one end is this rank, the other is not";
-      if (output.sizes() != input.sizes()) return "what is received must have the shape of what is sent";
-      return overlap(output, input) == Overlap::None ? "" : "what is received overlaps what is sent";
+      if ((collective.from == rank()) != (collective.to == rank()))
+        return "from " + std::to_string(collective.from) + " and to " + std::to_string(collective.to) +
+               " must both be this rank, or both others";
+      if (output.sizes() != input.sizes()) return "output and input must have the same shape";
+      return overlap(output, input) == Overlap::None ? "" : "output and input overlap";
     case Kind::Message:
       if (size() == 2 && in_group(collective.from, 2) && collective.to == 1 - collective.from) return "";
       return "a message goes from one rank of a group of two to the other, not from " +

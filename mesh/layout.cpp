@@ -113,7 +113,7 @@ MeshLayout::MeshLayout(std::vector<Axis> axes, int64_t ep) : axes_(std::move(axe
     if (axis.name.empty()) throw InputError("mesh " + factors(axes_) + ": an axis has no name");
     if (axis.size < 1) throw InputError("mesh " + factors(axes_) + ": axis " + axis.name + " needs at least 1 rank");
     if (!seen.insert(axis.name).second) {
-      throw InputError("mesh " + factors(axes_) + ": axis " + axis.name + " stands there twice: name it once");
+      throw InputError("mesh " + factors(axes_) + ": axis " + axis.name + " is named twice: name it once");
     }
   }
   size_ = product(axes_);
@@ -121,7 +121,7 @@ MeshLayout::MeshLayout(std::vector<Axis> axes, int64_t ep) : axes_(std::move(axe
   if (ep < 1 || stage % ep != 0) {
     throw InputError("mesh " + factors(axes_) + ": ep=" + std::to_string(ep) + " does not divide " +
                      (size_ == stage ? "its " : "a stage's ") + counted(stage, "rank") +
-                     ", dp x cp x tp: experts are cut over a divisor of these");
+                     ", dp x cp x tp: give a divisor of their number");
   }
 }
 
@@ -140,7 +140,7 @@ MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& asked_sizes, co
 
   for (const auto& [name, size] : sizes) {
     if (std::find(order.begin(), order.end(), name) == order.end()) {
-      throw InputError("mesh " + name + "=" + size_name(size) + ": there is no axis " + name + ": the axes are " +
+      throw InputError("mesh " + name + "=" + size_name(size) + ": unknown axis " + name + ": the axes are " +
                        listed(order));
     }
   }
@@ -298,7 +298,7 @@ std::map<std::string, int64_t> parse_mesh(const std::string& text) {
     }
     const int64_t size = parse_size(trimmed(std::string_view(part).substr(equals + 1)), part);
     if (!sizes.emplace(name, size).second) {
-      throw InputError("mesh '" + text + "': axis " + name + " stands there twice: name it once");
+      throw InputError("mesh '" + text + "': axis " + name + " is named twice: name it once");
     }
   }
   return sizes;

@@ -41,7 +41,7 @@ Link Link::with_purpose(std::string purpose) const {
 }
 
 void Link::refuse(const char* call) const {
-  const char* const end = end_ == End::None ? "no end of it" : is_sender() ? "its sender" : "its receiver";
+  const char* const end = end_ == End::None ? "neither of its ends" : is_sender() ? "its sender" : "its receiver";
   throw RankError<std::invalid_argument>(pair_.coordinate_text() + ": " + call + " on link " + pair_.name() +
                                          ": this rank is " + end);
 }

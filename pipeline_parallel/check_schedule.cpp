@@ -40,7 +40,7 @@ class RowCheck {
   void take(const PipelineAction& action) {
     const auto [kind, stage, i] = action;
     if (stage < 0 || stage >= schedule_.stages || schedule_.rank_of(stage) != rank_) {
-      refuse(rank_, "it has the " + describe(action) + ", which is of another rank");
+      refuse(rank_, "it has the " + describe(action) + ", which belongs to another rank");
     }
     if (!done_.insert(action).second) refuse(rank_, "it has the " + describe(action) + " twice");
     if (i > 0 && !done_.contains({kind, stage, i - 1})) {
@@ -56,7 +56,7 @@ class RowCheck {
       for (int i = 0; i < schedule_.micro_batches; ++i) {
         const bool splits = backward_of(stage, i) == Kind::InputGradient;
         for (const Kind kind : {Kind::Forward, splits ? Kind::WeightGradient : Kind::Backward}) {
-          if (!has({kind, stage, i})) refuse(rank_, "no " + describe({kind, stage, i}));
+          if (!has({kind, stage, i})) refuse(rank_, "it lacks the " + describe({kind, stage, i}));
         }
       }
     }
@@ -118,7 +118,8 @@ void check_links(const PipelineSchedule& schedule) {
   }
   for (const auto& [ranks, messages] : sent) {
     if (received[ranks] != messages) {
-      refuse(ranks.first, "its messages to rank " + std::to_string(ranks.second) + " are not those that it expects");
+      refuse(ranks.first,
+             "its messages to rank " + std::to_string(ranks.second) + " do not match those that it expects");
     }
   }
   for (const auto& [ranks, messages] : received) {

@@ -24,8 +24,8 @@ void check_numbers(ScheduleKind kind, int ranks, int stages_per_rank, int micro_
            " need an interleaved schedule");
   }
   if (kind == ScheduleKind::Interleaved && micro_batches % ranks != 0) {
-    refuse("an interleaved schedule runs micro-batches in rounds of one a rank, but " + std::to_string(micro_batches) +
-           " is no multiple of " + counted(ranks, "rank"));
+    refuse("an interleaved schedule runs micro-batches in rounds of one per rank, but " +
+           std::to_string(micro_batches) + " is not a multiple of " + counted(ranks, "rank"));
   }
 }
 

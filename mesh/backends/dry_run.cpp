@@ -94,7 +94,8 @@ class DryRunBackend final : public Backend {
 
 std::shared_ptr<Backend> dry_run_backend(int rank, int size, const DryRunHosts& hosts) {
   if (rank < 0 || rank >= size) {
-    throw std::invalid_argument("dry run: rank " + std::to_string(rank) + " of " + std::to_string(size));
+    throw std::invalid_argument("dry run: rank " + std::to_string(rank) + " is not one of " + std::to_string(size) +
+                                " ranks");
   }
   std::vector<int> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);

@@ -25,7 +25,9 @@ class LocalBackend final : public Backend {
   }
 
   std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits&) override {
-    if (members.size() != 1) throw std::invalid_argument("a group of one has no larger part");
+    if (members.size() != 1)
+      throw std::invalid_argument("split: a group of one rank cannot be split into a group of " +
+                                  std::to_string(members.size()));
     return local_backend();
   }
 };

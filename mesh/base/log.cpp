@@ -140,7 +140,7 @@ LogLevel log_level_of(const std::string& word) {
     if (word == known) return level;
     words += (words.empty() ? "" : level == LogLevel::Off ? " or " : ", ") + std::string(known);
   }
-  throw InputError("\"" + word + "\" is not a level of the log: give " + words);
+  throw InputError("\"" + word + "\" is not a log level: give " + words);
 }
 
 void set_log_level(LogLevel level) {

@@ -34,7 +34,7 @@ void free_pages(void* context) {
 
 [[noreturn]] void fail(int64_t bytes, const std::string& problem, const std::string& remedy) {
   throw std::runtime_error("cannot pin " + size_text(bytes) + " of host memory: " + problem +
-                           ": free memory or raise the job's limit of it (and ulimit -l)" + remedy);
+                           ": free memory, or raise the job's memory limit (and ulimit -l)" + remedy);
 }
 
 /// Makes untouched pages prefer the memory of a NUMA node. Has no effect where the system refuses.

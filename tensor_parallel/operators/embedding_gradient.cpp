@@ -51,7 +51,7 @@ void add_to_halves(const at::Tensor& into, const at::Tensor& local, const std::o
 void add_gradient(at::Tensor& into, const at::Tensor& local, const std::optional<at::Tensor>& absent,
                   const at::Tensor& dy) {
   TORCH_CHECK(into.is_contiguous() && into.dim() == 2 && dy.size(1) == into.size(1),
-              "embedding_gradient_: ", dy.sizes(), " into ", into.sizes(), ", which is to be contiguous");
+              "embedding_gradient_: ", dy.sizes(), " into ", into.sizes(), ", which must be contiguous");
   if (into.size(0) == 0) return;  // a rank may have no ids
   if (c10::isReducedFloatingType(into.scalar_type())) return add_to_halves(into, local, absent, dy);
   const int64_t row_bytes = dy.size(1) * static_cast<int64_t>(into.element_size());

@@ -16,7 +16,7 @@ void add_gradient(at::Tensor& into, const at::Tensor& ids, const std::optional<a
   TORCH_CHECK(into_element == element || into_element == Element::Float, kName, ": ", grad.scalar_type(), " into ",
               into.scalar_type());
   TORCH_CHECK(into.is_contiguous() && into.dim() == 2 && grad.size(1) == into.size(1), kName, ": ", grad.sizes(),
-              " into ", into.sizes(), ", which is to be contiguous");
+              " into ", into.sizes(), ", which must be contiguous");
   const TensorDeviceGuard device(into);
   const int64_t tokens = ids.numel(), rows = into.size(0), size = into.size(1);
   if (tokens == 0 || into.numel() == 0) return;

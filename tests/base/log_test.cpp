@@ -110,7 +110,7 @@ TEST_F(LogTest, PrintsItsLevelAndAboveAndKeepsAll) {
 
 TEST_F(LogTest, RefusesAWordThatIsNoLevel) {
   EXPECT_EQ(testing::message<InputError>([] { log_level_of("loud"); }),
-            "\"loud\" is not a level of the log: give info, warning, error or off");
+            "\"loud\" is not a log level: give info, warning, error or off");
   EXPECT_THROW(log_level_of(""), InputError);
   EXPECT_THROW(log_level_of("Info"), InputError);
 }

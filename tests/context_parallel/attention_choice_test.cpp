@@ -74,9 +74,9 @@ std::string refusal(const AttentionShape& shape) {
 }
 
 TEST(AttentionChoice, SaysWhatThereIsNoKernelFor) {
-  EXPECT_NE(refusal(llama(c10::kBFloat16, 128, 12)).find("BFloat16 and heads of 12"), std::string::npos);
-  EXPECT_NE(refusal(llama(c10::kFloat, 128, 6)).find("multiples of 4"), std::string::npos);
-  EXPECT_NE(refusal(llama(c10::kDouble, 128)).find("fp64 is for the CPU"), std::string::npos);
+  EXPECT_NE(refusal(llama(c10::kBFloat16, 128, 12)).find("BFloat16 with head dim 12"), std::string::npos);
+  EXPECT_NE(refusal(llama(c10::kFloat, 128, 6)).find("of 4 for fp32"), std::string::npos);
+  EXPECT_NE(refusal(llama(c10::kDouble, 128)).find("fp64 is only for the CPU"), std::string::npos);
 }
 
 // A run lists the choices for its shapes, each once, and not all when there are many.

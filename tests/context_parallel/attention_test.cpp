@@ -393,7 +393,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
     EXPECT_NE(refusal(a, b, c, with).find(problem), std::string::npos) << refusal(a, b, c, with);
   };
   const int other = world().size() + 1;
-  expect_refused("another group's", q, k, k, SequenceLayout(kContiguous, 12 * other, other, 0));
+  expect_refused("belongs to another group", q, k, k, SequenceLayout(kContiguous, 12 * other, other, 0));
   expect_refused("four dims", q, k[0], k[0], layout);
   expect_refused("k and v differ", q, k, tensor(2, 1, 12, 8), layout);
   expect_refused("batch or head dim", q, tensor(1, 2, 12, 8), tensor(1, 2, 12, 8), layout);

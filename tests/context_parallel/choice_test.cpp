@@ -42,7 +42,7 @@ TEST(Choice, ShortPartsAreGathered) {
 
 TEST(Choice, ManyHeadsOfShortPartsAreExchanged) {
   // One key and value head for each query head: gathered they have c / 2 times the bytes that Ulysses sends.
-  expect(choose({1024, 16, 16, 8}), Algorithm::Ulysses, Kind::Contiguous, "heads travel lighter");
+  expect(choose({1024, 16, 16, 8}), Algorithm::Ulysses, Kind::Contiguous, "exchanging heads sends less");
   expect(choose({1024, 16, 2, 8}), Algorithm::AllGather, Kind::ZigZag, "too few");
 }
 
@@ -55,12 +55,12 @@ TEST(Choice, WhatCannotBeEvenIsNoRing) {
 TEST(Choice, WhatIsAskedForIsTaken) {
   for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::AllGather, Algorithm::Ulysses}) {
     for (const Kind kind : {Kind::Contiguous, Kind::ZigZag}) {
-      expect(choose({512, 8, 4, 4}, algorithm, kind), algorithm, kind, "as asked for");
+      expect(choose({512, 8, 4, 4}, algorithm, kind), algorithm, kind, "as requested");
     }
   }
-  expect(choose({512, 8, 4, 4}, Algorithm::Ring), Algorithm::Ring, Kind::ZigZag, "as asked for");
-  expect(choose({512, 8, 4, 4}, Algorithm::Ulysses), Algorithm::Ulysses, Kind::Contiguous, "as asked for");
-  expect(choose({516, 8, 4, 4}, Algorithm::Ring), Algorithm::Ring, Kind::Contiguous, "as asked for");
+  expect(choose({512, 8, 4, 4}, Algorithm::Ring), Algorithm::Ring, Kind::ZigZag, "as requested");
+  expect(choose({512, 8, 4, 4}, Algorithm::Ulysses), Algorithm::Ulysses, Kind::Contiguous, "as requested");
+  expect(choose({516, 8, 4, 4}, Algorithm::Ring), Algorithm::Ring, Kind::Contiguous, "as requested");
 }
 
 TEST(Choice, HeadsThatUlyssesCannotShareOutAreRefused) {
@@ -76,7 +76,7 @@ TEST(Choice, HeadsThatUlyssesCannotShareOutAreRefused) {
   EXPECT_EQ(refusal(6, Algorithm::Ring), "");
   EXPECT_EQ(
       refusal(6, Algorithm::Ulysses),
-      "parallel.context.algorithm: ulysses shares the 6 query heads of a tensor-parallel rank out over cp=4, "
+      "parallel.context.algorithm: ulysses divides the 6 query heads of a tensor-parallel rank over cp=4, "
       "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 

@@ -40,7 +40,7 @@ TEST_F(FailureOnGpu, ARankThatIsKilledTakesTheOthersAlong) {
                           "[ \"$OMPI_COMM_WORLD_RANK\" != 2 ] || (while [ ! -s " +
                               (run_dir / "metrics.jsonl").string() + " ]; do sleep 0.05; done; kill -9 $$) &"));
   const Ending ending = program.wait();
-  EXPECT_EQ(count(ending.err, "rank 2 (dp=1 cp=0 tp=0) is gone without a word"), 1) << ending.err;
+  EXPECT_EQ(count(ending.err, "rank 2 (dp=1 cp=0 tp=0) ended without a message"), 1) << ending.err;
 }
 
 // Over NCCL, which the host does not wait for, and for tensors that are staged in host memory.

@@ -72,7 +72,7 @@ TEST_F(Libraries, AreThoseOfTheFolderThatLibTorchCameFrom) {
   const std::filesystem::path builtins = copy / "nvidia/cu13/lib/libnvrtc-builtins.so.13.0";
   ASSERT_TRUE(std::filesystem::remove(builtins));
   EXPECT_TRUE(has(complaint(train_with_cudnn(copy / "meshtrain"), 2),
-                  "device: cuda: no libnvrtc-builtins.so.13 lies beside " + (copy / "nvidia/cu13/lib").string()));
+                  "device: cuda: libnvrtc-builtins.so.13 is missing next to " + (copy / "nvidia/cu13/lib").string()));
 
   ASSERT_TRUE(std::filesystem::remove(copy / "torch/lib/libtorch_cuda.so"));
   std::filesystem::remove(copy / "nvidia/cu13/lib/libnvrtc.so.13");
@@ -116,13 +116,13 @@ TEST_F(DeviceAuto, TakesAGpuForEachRankAndSaysWhyNot) {
   const Words two = {"--mesh", "dp=2", "--set", "train.steps=1"};
   EXPECT_TRUE(has(log_of(1, {"--set", "train.steps=1"}), "device cuda, emulated GPU"));
   const std::string shared = log_of(2, two);
-  EXPECT_TRUE(
-      has(shared, "device: auto is the CPU here, as each rank needs a GPU of its own, but ranks 0 and 1 share one"))
+  EXPECT_TRUE(has(
+      shared, "device: auto chooses the CPU, because each rank needs a GPU of its own, but ranks 0 and 1 share one"))
       << shared;
   setenv("MESHTRAIN_EMULATED_GPUS", "0", 1);
   const std::string none = log_of(2, two);
   EXPECT_TRUE(has(none,
-                  "device: auto is the CPU here, as each rank needs a GPU of its own, but rank 0 has none: the "
+                  "device: auto chooses the CPU, because each rank needs a GPU of its own, but rank 0 has none: the "
                   "driver finds no GPU"))
       << none;
   EXPECT_FALSE(has(log_of(1, {"--set", "train.steps=1", "--set", "device=cpu"}), "device: auto"));

@@ -135,7 +135,7 @@ TEST_F(EmulatedNcclBackend, ACollectiveThatARankDoesNotComeToEndsWithinTheLimit)
     if (world().rank() == 0) message = message_of(fail);
     EXPECT_TRUE(has(message, "rank " + std::to_string(world().rank()))) << message;
     EXPECT_TRUE(has(message, "all_reduce on group dp")) << message;
-    EXPECT_TRUE(has(message, "NCCL: not done 1 s after it was issued: another rank did not come to it")) << message;
+    EXPECT_TRUE(has(message, "NCCL: not complete 1 s after it was issued: another rank did not reach it")) << message;
     EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::within(10s));
     EXPECT_EQ(message_of([&] { other.all_reduce(tensor); }), message) << "all groups fail together";
     world().barrier();
@@ -148,7 +148,8 @@ TEST_F(EmulatedNcclBackend, ARankThatDoesNotConnectIsReportedAfterTheLimit) {
   setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":world").c_str(), 1);
   const auto begin = std::chrono::steady_clock::now();
   const std::string world_message = message_of([] { connect({.connect_limit = 1s}); });
-  EXPECT_TRUE(has(world_message, "communicator of group world: no connection within 1 s: NCCL_DEBUG=INFO says more"))
+  EXPECT_TRUE(
+      has(world_message, "communicator of group world: no connection within 1 s: set NCCL_DEBUG=INFO for details"))
       << world_message;
 
   setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":world.2").c_str(), 1);
@@ -162,7 +163,7 @@ TEST_F(EmulatedNcclBackend, ARankThatDoesNotConnectIsReportedAfterTheLimit) {
 TEST_F(EmulatedNcclBackend, CommunicatorsThatDoNotBlockAreRefused) {
   setenv("NCCL_COMM_BLOCKING", "0", 1);
   const std::string message = message_of([] { connect(); });
-  EXPECT_TRUE(has(message, "communicators do not block: unset NCCL_COMM_BLOCKING")) << message;
+  EXPECT_TRUE(has(message, "communicators are non-blocking: unset NCCL_COMM_BLOCKING")) << message;
 }
 
 TEST_F(EmulatedNcclBackend, ASymmetricWindowIsUsedAtOnePlaceOfAllRanks) {

@@ -182,7 +182,7 @@ TEST_F(OffloadFailure, OfPinnedMemoryIsReportedBeforeTheFirstStep) {
   const std::string host = complaint(2, words_of("{to: host}"), 1, limit);
   EXPECT_TRUE(has(host, "rank 1") && has(host, "cannot pin ")) << host;
   EXPECT_TRUE(has(host,
-                  " of host memory: out of memory: free memory or raise the job's limit of it (and ulimit -l), "
+                  " of host memory: out of memory: free memory, or raise the job's memory limit (and ulimit -l), "
                   "or give parallel.fsdp.offload.to: disk"))
       << host;
   expect_steps(metrics(), 0);

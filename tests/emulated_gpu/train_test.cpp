@@ -155,7 +155,7 @@ TEST_F(TrainOnGpu, NoGraphWhereTheStateIsOffloaded) {
   setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
   const Steps found = steps(
       1, on_gpu({"--set", "train.cuda_graph=true", "--set", "parallel.fsdp.offload={to: host, parameters: false}"}));
-  EXPECT_TRUE(has(found.log, "no graph, as parallel.fsdp.offload copies the optimizer's state")) << found.log;
+  EXPECT_TRUE(has(found.log, "no graph, because parallel.fsdp.offload copies the optimizer's state")) << found.log;
 }
 
 // Steps whose samples have documents are not made by the graph, and in some steps one rank alone has such samples.
@@ -213,7 +213,7 @@ TEST_F(TrainOnGpu, AllocatorSettings) {
   EXPECT_EQ(train(1, words).status, 0);
   words.back() = "train.cuda_allocator=max_split:64";
   const std::string message = complaint(1, words);
-  EXPECT_TRUE(has(message, "train.cuda_allocator: LibTorch does not take 'max_split:64': ")) << message;
+  EXPECT_TRUE(has(message, "train.cuda_allocator: LibTorch does not accept 'max_split:64': ")) << message;
 }
 
 }  // namespace

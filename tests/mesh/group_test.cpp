@@ -107,24 +107,24 @@ TEST(Group, RefusesTensorsThatDoNotFit) {
   expect_refused([&] { group.reduce_scatter(scalar, eight); }, "4 times the shard");
   expect_refused([&] { group.all_to_all(eight, two); }, "same shape");
   at::Tensor six = zeros({6});
-  expect_refused([&] { group.all_to_all(six, zeros({6})); }, "must divide");
+  expect_refused([&] { group.all_to_all(six, zeros({6})); }, "must be a multiple");
   expect_refused(
       [&] {
         group.all_to_all(six, {1, 1, 1}, eight, {2, 2, 2, 2});
       },
-      "output must have the rows of 4 parts");
+      "output must have as many rows as its 4 parts");
   expect_refused(
       [&] {
         group.all_to_all(six, {1, 1, 2, 2}, eight, {2, 2, 2, 3});
       },
-      "input must have the rows of 4 parts");
+      "input must have as many rows as its 4 parts");
   expect_refused(
       [&] {
         group.all_to_all(six, {7, 1, -1, -1}, eight, {2, 2, 2, 2});
       },
-      "output must have the rows of 4 parts");
+      "output must have as many rows as its 4 parts");
   expect_refused([&] { group.all_to_all(six, {1, 0, 3, 2}, eight, {2, 2, 2, 2}); }, "own part has two sizes");
-  expect_refused([&] { group.exchange(eight, 0, two, 2); }, "shape of what is sent");
+  expect_refused([&] { group.exchange(eight, 0, two, 2); }, "output and input must have the same shape");
 }
 
 TEST(Group, RefusesRanksThatAreNotThere) {
@@ -135,7 +135,7 @@ TEST(Group, RefusesRanksThatAreNotThere) {
   expect_refused([&] { group.broadcast(tensor, -1); }, "root -1 is not in the group");
   expect_refused([&] { group.exchange(tensor, -1, other, 2); }, "must be in the group");
   expect_refused([&] { group.exchange(tensor, 0, other, 4); }, "must be in the group");
-  expect_refused([&] { group.exchange(tensor, 1, other, 2); }, "one end is this rank");
+  expect_refused([&] { group.exchange(tensor, 1, other, 2); }, "must both be this rank, or both others");
   EXPECT_NO_THROW({ group.exchange(tensor, 1, other, 1); });
 }
 
@@ -147,13 +147,13 @@ TEST(Group, RefusesTensorsThatOverlapWhereTheyMayNot) {
   EXPECT_NO_THROW({ group.all_gather(full, part(6)); });   // the right offset
   EXPECT_NO_THROW({ group.all_gather(full, part(2)); });   // before it
   EXPECT_NO_THROW({ group.all_gather(full, part(12)); });  // after it
-  expect_refused([&] { group.all_gather(full, part(4)); }, "own place");
+  expect_refused([&] { group.all_gather(full, part(4)); }, "own part of it");
   expect_refused([&] { group.all_gather(full, part(5)); }, "overlap");
   expect_refused([&] { group.all_gather(full, part(3)); }, "overlap");
   at::Tensor any_part = part(10);
   EXPECT_NO_THROW({ group.reduce_scatter(any_part, full); });
   at::Tensor across = part(9);
-  expect_refused([&] { group.reduce_scatter(across, full); }, "whole part");
+  expect_refused([&] { group.reduce_scatter(across, full); }, "exactly one of its parts");
   expect_refused([&] { group.all_to_all(full, full); }, "overlap");
   expect_refused([&] { group.exchange(full, 0, memory.narrow(0, 0, 8), 2); }, "overlap");
 }
@@ -180,7 +180,7 @@ TEST(Group, SplitsIntoGroupsInTheOrderAsked) {
 
 TEST(Group, RefusesASplitThatMakesNoSense) {
   expect_refused([&] { four().split({0, 1, 4}, "part"); }, "member 4 is not in the group");
-  expect_refused([&] { four().split({0, 1, 1}, "part"); }, "member 1 stands there twice");
+  expect_refused([&] { four().split({0, 1, 1}, "part"); }, "member 1 is listed twice");
   expect_refused([&] { four().split({0, 2}, "part"); }, "group rank 1 must list itself");
   expect_refused([&] { Group(dry_run_backend(0, 2), "tp", {0}, "rank 0"); }, "lists 1 rank, its backend has 2");
 }
@@ -190,7 +190,7 @@ TEST(Group, MpiMovesHostTensorsAndReducesNumbers) {
   at::Tensor meta = at::zeros({4}, at::TensorOptions(at::kFloat).device(at::kMeta));
   at::Tensor bytes = at::zeros({4}, at::kByte);
   expect_refused([&] { world().all_reduce(meta); }, "host tensors only");
-  expect_refused([&] { world().all_reduce(bytes); }, "other dtypes can be moved only");
+  expect_refused([&] { world().all_reduce(bytes); }, "other dtypes can only be moved");
   EXPECT_THROW(mpi_backend({.piece_bytes = 0}), std::invalid_argument);
 }
 

@@ -152,8 +152,8 @@ TEST_F(Launcher, AnErrorNamesTaskVariableBothCountsAndTheCure) {
   set("SLURM_STEP_NUM_TASKS", "16");
   const std::string message = LaunchError().what();
   EXPECT_EQ(message.rfind("task 2 on host ", 0), 0u) << message;
-  EXPECT_NE(message.find(": the launcher announces 16 tasks (SLURM_STEP_NUM_TASKS), but MPI sees 1, this one alone: "
-                         "start them with srun --mpi=pmix, or with the mpirun of the MPI library that meshtrain was "
+  EXPECT_NE(message.find(": the launcher announces 16 tasks (SLURM_STEP_NUM_TASKS), but MPI sees only this one: start "
+                         "them with srun --mpi=pmix, or with the mpirun of the MPI library that meshtrain was "
                          "built with (Open MPI "),
             std::string::npos)
       << message;

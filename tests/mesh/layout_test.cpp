@@ -108,10 +108,8 @@ TEST(MeshLayout, SeesTheRanksOfAStageAsExpertsDo) {
 TEST(MeshLayout, ExpertsAreNoFactorOfTheRanks) {
   EXPECT_EQ(MeshLayout::fit({{"dp", 2}, {"tp", 2}, {"ep", MeshLayout::kAuto}}, kOrder, 4).ep(), 2);
   EXPECT_EQ(MeshLayout::fit({{"dp", MeshLayout::kAuto}, {"ep", 8}}, kOrder, 8).describe(), "dp=8,tp=1,cp=1,ep=8");
-  EXPECT_EQ(
-      fit_refusal({{"dp", 6}, {"ep", 4}}, 6),
-      "mesh dp=6 x tp=1 x cp=1: ep=4 does not divide its 6 ranks, dp x cp x tp: experts are cut over a divisor of "
-      "these");
+  EXPECT_EQ(fit_refusal({{"dp", 6}, {"ep", 4}}, 6),
+            "mesh dp=6 x tp=1 x cp=1: ep=4 does not divide its 6 ranks, dp x cp x tp: give a divisor of their number");
   EXPECT_EQ(ranks_of({{"dp", 2}, {"tp", 3}, {"ep", 6}, {"cp", MeshLayout::kAuto}}), 6);
   const int64_t most = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(ranks_of({{"dp", most}, {"tp", most}}), most);
@@ -123,7 +121,7 @@ TEST(MeshLayout, RefusesAxesThatMakeNoSense) {
   EXPECT_EQ(message<InputError>([] {
               MeshLayout({{"dp", 2}, {"dp", 2}});
             }),
-            "mesh dp=2 x dp=2: axis dp stands there twice: name it once");
+            "mesh dp=2 x dp=2: axis dp is named twice: name it once");
   EXPECT_EQ(message<InputError>([] { MeshLayout({{"", 2}}); }), "mesh =2: an axis has no name");
 }
 
@@ -162,7 +160,7 @@ TEST(MeshLayout, NamesEveryFactorOfAMeshThatDoesNotFit) {
             "--mesh dp=8,tp=1,cp=1 would fit");
   EXPECT_EQ(fit_refusal({{"dp", 0}, {"tp", 0}}, 8),
             "mesh dp=auto x tp=auto x cp=1: one axis may be auto, the sizes of the others must be given");
-  EXPECT_EQ(fit_refusal({{"pp", 2}}, 8), "mesh pp=2: there is no axis pp: the axes are dp, tp, cp");
+  EXPECT_EQ(fit_refusal({{"pp", 2}}, 8), "mesh pp=2: unknown axis pp: the axes are dp, tp, cp");
   EXPECT_EQ(fit_refusal({{"tp", -1}}, 8), "mesh dp=1 x tp=-1 x cp=1: axis tp needs at least 1 rank, or auto");
   const int64_t huge = std::numeric_limits<int64_t>::max() / 2;
   EXPECT_EQ(
@@ -171,7 +169,7 @@ TEST(MeshLayout, NamesEveryFactorOfAMeshThatDoesNotFit) {
   EXPECT_EQ(message<InputError>([] {
               MeshLayout::fit({{"dp", 2}}, {"dp", "dp"}, 4);
             }),
-            "mesh dp=2 x dp=2: axis dp stands there twice: name it once");
+            "mesh dp=2 x dp=2: axis dp is named twice: name it once");
 }
 
 TEST(ParseMesh, ReadsSizesAndAuto) {
@@ -195,7 +193,7 @@ TEST(ParseMesh, NamesTheOffendingPart) {
   EXPECT_EQ(parse("dp=2.5"), "mesh 'dp=2.5'" + number);
   EXPECT_EQ(parse("dp=0"), "mesh 'dp=0'" + least);
   EXPECT_EQ(parse("tp=2,dp=-4"), "mesh 'dp=-4'" + least);
-  EXPECT_EQ(parse("dp=2,dp=4"), "mesh 'dp=2,dp=4': axis dp stands there twice: name it once");
+  EXPECT_EQ(parse("dp=2,dp=4"), "mesh 'dp=2,dp=4': axis dp is named twice: name it once");
   EXPECT_EQ(parse("dp=99999999999999999999"),
             "mesh 'dp=99999999999999999999': that many ranks cannot be counted: make the axis smaller");
 }

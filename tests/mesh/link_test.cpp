@@ -178,8 +178,8 @@ TEST(Link, RefusesACallOfTheOtherEnd) {
             "rank 2 (pp=1 tp=0): receive on link pp 1>2: this rank is its sender");
   EXPECT_EQ(message<RankError<std::invalid_argument>>([&] { here.send(tensor); }),
             "rank 2 (pp=1 tp=0): send on link pp 0>1: this rank is its receiver");
-  EXPECT_TRUE(
-      has(message<RankError<std::invalid_argument>>([&] { elsewhere.send(tensor); }), "this rank is no end of it"));
+  EXPECT_TRUE(has(message<RankError<std::invalid_argument>>([&] { elsewhere.send(tensor); }),
+                  "this rank is neither of its ends"));
   at::Tensor strided = at::zeros({4, 4}).t();
   EXPECT_TRUE(has(message<std::invalid_argument>([&] { away.with_purpose("pp.output").send(strided); }),
                   "message on group pp 1>2 (2 ranks), purpose pp.output, output [4, 4] Float cpu: tensors must be "

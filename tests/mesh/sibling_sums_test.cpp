@@ -43,7 +43,7 @@ TEST(Siblings, SumInOneOrderOnUnequalHosts) {
   const Group group = world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 1}});
   const std::string said = ::testing::internal::GetCapturedStderr();
   if (world().rank() == 0 && !said.empty()) {  // print once per process
-    const std::string begin = "meshtrain: warning: the 8 ranks are on 2 hosts, 3 to 5 on each, so that some groups";
+    const std::string begin = "meshtrain: warning: the 8 ranks are on 2 hosts, 3 to 5 on each, so some groups";
     EXPECT_TRUE(said.starts_with(begin)) << said;
   }
   expect_equal_sums(group);

@@ -132,11 +132,14 @@ TEST(PipelineSchedule, WhatIsWrongInATableIsNamed) {
             first +
                 "the sending of micro-batch 3's activation by stage 0 comes before the forward of micro-batch 3 in "
                 "stage 0");
-  EXPECT_EQ(without(1, {Kind::WeightGradient, 1, 3}), second + "no weight gradients of micro-batch 3 in stage 1");
+  EXPECT_EQ(without(1, {Kind::WeightGradient, 1, 3}),
+            second + "it lacks the weight gradients of micro-batch 3 in stage 1");
   EXPECT_EQ(without(1, {Kind::ReceiveActivation, 1, 0}),
             second + "the receiving of micro-batch 1's activation by stage 1 comes before that of micro-batch 0");
-  EXPECT_EQ(without(0, {Kind::SendActivation, 0, 3}), first + "its messages to rank 1 are not those that it expects");
-  EXPECT_EQ(without(1, {Kind::SendGradient, 1, 3}), second + "its messages to rank 0 are not those that it expects");
+  EXPECT_EQ(without(0, {Kind::SendActivation, 0, 3}),
+            first + "its messages to rank 1 do not match those that it expects");
+  EXPECT_EQ(without(1, {Kind::SendGradient, 1, 3}),
+            second + "its messages to rank 0 do not match those that it expects");
   EXPECT_EQ(moved(0, {Kind::WeightGradient, 0, 0}, true),
             first +
                 "the weight gradients of micro-batch 0 in stage 0 comes before the input gradient of micro-batch 0 in "
@@ -145,7 +148,8 @@ TEST(PipelineSchedule, WhatIsWrongInATableIsNamed) {
   twice.rows[1].push_back({Kind::Forward, 1, 0});
   EXPECT_EQ(complaint_of(twice), second + "it has the forward of micro-batch 0 in stage 1 twice");
   twice.rows[1].back() = {Kind::Forward, 0, 0};
-  EXPECT_EQ(complaint_of(twice), second + "it has the forward of micro-batch 0 in stage 0, which is of another rank");
+  EXPECT_EQ(complaint_of(twice),
+            second + "it has the forward of micro-batch 0 in stage 0, which belongs to another rank");
 }
 
 TEST(PipelineSchedule, ImpossibleNumbersAreRefused) {
@@ -157,10 +161,9 @@ TEST(PipelineSchedule, ImpossibleNumbersAreRefused) {
     }
     return "";
   };
-  EXPECT_EQ(
-      complaint(ScheduleKind::Interleaved, 4, 2, 6),
-      "pipeline schedule: an interleaved schedule runs micro-batches in rounds of one a rank, but 6 is no multiple "
-      "of 4 ranks");
+  EXPECT_EQ(complaint(ScheduleKind::Interleaved, 4, 2, 6),
+            "pipeline schedule: an interleaved schedule runs micro-batches in rounds of one per rank, but 6 is not a "
+            "multiple of 4 ranks");
   EXPECT_EQ(complaint(ScheduleKind::ZeroBubble, 4, 2, 8),
             "pipeline schedule: 2 stages on each of 4 ranks need an interleaved schedule");
   EXPECT_EQ(complaint(ScheduleKind::OneForwardOneBackward, 4, 1, 0),

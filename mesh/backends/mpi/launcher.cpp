@@ -91,7 +91,7 @@ std::string describe_launch() {
   const Announcement announced = announcement();
   return describe_task() + ": the launcher announces " + std::to_string(announced.tasks) + " tasks (" +
          announced.variable +
-         "), but MPI sees 1, this one alone: start them with srun --mpi=pmix, or with the mpirun "
+         "), but MPI sees only this one: start them with srun --mpi=pmix, or with the mpirun "
          "of the MPI library that meshtrain was built with (Open MPI " +
          std::to_string(OMPI_MAJOR_VERSION) + "." + std::to_string(OMPI_MINOR_VERSION) + ")";
 }

@@ -46,11 +46,11 @@ void report_hosts(const MpiCommunicator& all) {
     most = std::max(most, map.ranks_of(host).size());
   }
   const std::string each = std::to_string(least) + (least == most ? "" : " to " + std::to_string(most));
-  log_warning(
-      "the " + std::to_string(all.size) + " ranks are on " + std::to_string(map.num_hosts()) + " hosts, " + each +
-      " on each, so that some groups of ranks cannot share memory on their hosts: they communicate through MPI, "
-      "with a copy of parameters and gradients a rank. Start as many ranks on each host, and those of a group "
-      "together (mpirun --map-by slot)");
+  log_warning("the " + std::to_string(all.size) + " ranks are on " + std::to_string(map.num_hosts()) + " hosts, " +
+              each +
+              " on each, so some groups of ranks cannot share memory: they communicate through MPI, and each rank has "
+              "its own copy of parameters and gradients. Start the same number of ranks on each host, and the ranks of "
+              "a group together (mpirun --map-by slot)");
 }
 
 /// Returns the largest of each number over the ranks of `comm`.
@@ -211,7 +211,8 @@ std::shared_ptr<Backend> mpi_backend(const MpiOptions& options) {
     throw std::invalid_argument("MPI pieces of " + std::to_string(options.piece_bytes) +
                                 " bytes: at least 1 is needed");
   }
-  if (options.fan_out < 2) throw std::invalid_argument("MPI trees of less than 2 branches");
+  if (options.fan_out < 2)
+    throw std::invalid_argument("MPI trees of " + std::to_string(options.fan_out) + " branches: at least 2 are needed");
   MpiOptions limited = options;
   limited.window_bytes = std::min(options.window_bytes, window_limit());
   const std::optional<LaunchError>& alone = error_if_alone();

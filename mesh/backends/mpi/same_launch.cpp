@@ -134,11 +134,11 @@ std::string describe_arguments(const std::vector<Member>& members, size_t other,
   const std::vector<std::string> a = words_of(first), b = words_of(second);
   const auto differs = static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
   const auto word = [&](const std::vector<std::string>& words) {
-    if (differs == words.size()) return std::string("no word more");
+    if (differs == words.size()) return std::string("no further argument");
     return "\"" + (differs > 0 ? words[differs - 1] + " " : "") + words[differs] + "\"";
   };
   return "the ranks of one launch are given different commands: " + describe(0, members[0]) + " has " + word(a) +
-         " where " + describe(other, members[other]) + " has " + word(b) + ": give all ranks the same";
+         " where " + describe(other, members[other]) + " has " + word(b) + ": start all ranks with the same command";
 }
 
 /// Names two ranks that differ. Every rank must call it.
@@ -179,7 +179,7 @@ class StartWatch {
   static std::string describe_wait(std::chrono::seconds time) {
     return "rank 0 on " + host_name() + " has waited " + std::to_string(time.count()) + " s for " +
            (announced_ranks() > 1 ? "the other " + counted(announced_ranks() - 1, "rank") : "the other ranks") +
-           " to start: one may be another program, or have ended, or its host cannot be reached";
+           " to start: one may be a different program, may have ended, or may be on a host that cannot be reached";
   }
 
   std::jthread thread_;

@@ -55,7 +55,7 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
     reduces_ = true;
     sum_bytes_ = static_cast<int64_t>(c10::elementSize(dtype_of_sums(collective.output.scalar_type())));
     if (!reduce_kernel(collective.output.scalar_type(), collective.reduce))
-      refuse("fp64, fp32, bf16, fp16 and int64 can be reduced; other dtypes can be moved only");
+      refuse("fp64, fp32, bf16, fp16 and int64 can be reduced; other dtypes can only be moved");
   }
   sequence_ = communicator.issued++;
   cut_into_chunks();

@@ -21,7 +21,7 @@ namespace {
 
 using Kind = Collective::Kind;
 
-constexpr const char* kConnecting = ": NCCL_DEBUG=INFO says more; parallel.backend: mpi goes without NCCL";
+constexpr const char* kConnecting = ": set NCCL_DEBUG=INFO for details, or parallel.backend: mpi to run without NCCL";
 // On sm_90 and later NCCL launches a symmetric kernel with programmatic stream serialization. When the variable is set,
 // NCCL adds a launch completion event (src/enqueue.cc). It is not known whether CUDA accepts both in one launch.
 constexpr const char* kSymmetric =
@@ -48,7 +48,8 @@ ncclDataType_t type_of(const Collective& collective) {
     case at::kChar:
       return ncclInt8;
     default:
-      throw std::invalid_argument(std::string("NCCL moves no ") + c10::toString(collective.output.scalar_type()));
+      throw std::invalid_argument(std::string("NCCL cannot move tensors of dtype ") +
+                                  c10::toString(collective.output.scalar_type()));
   }
 }
 
@@ -75,7 +76,7 @@ Communicator::~Communicator() {
     const std::lock_guard one(calls_);
     // One rank alone would wait for the others in vain.
     if (std::uncaught_exceptions() > 0) {
-      job_->fail("group " + name_ + ": its communicator is gone, as this rank has failed");
+      job_->fail("group " + name_ + ": its communicator no longer exists, because this rank has failed");
     }
     if (!job_->has_failed() && comm_ != nullptr) {
       call("group " + name_ + ", its end", kFarewell, [this] { return finish(); });
@@ -152,7 +153,7 @@ void Communicator::call(const Call& call, c10::function_ref<ncclResult_t()> call
   mark({});
   if (result == ncclSuccess) return;
   const std::string why = result == ncclInProgress
-                              ? "NCCL: communicators do not block: unset NCCL_COMM_BLOCKING, also in nccl.conf"
+                              ? "NCCL: communicators are non-blocking: unset NCCL_COMM_BLOCKING, also in nccl.conf"
                               : text_of(result, comm_);
   const bool symmetric = symmetric_ && result != ncclRemoteError;  // else the other rank reports the reason
   job_->fail(*call.text + ": " + why + (call.connects ? kConnecting : symmetric ? kSymmetric : ""));
@@ -167,7 +168,7 @@ std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int
   const bool captured = cuda::is_captured(current);
   const bool reduces = collective.kind == Kind::AllReduce || collective.kind == Kind::ReduceScatter;
   if (reduces && collective.output.scalar_type() == at::kBool && collective.reduce == Reduce::Sum) {
-    throw RankError<std::invalid_argument>(operation->text + ": truth values have no sum");
+    throw RankError<std::invalid_argument>(operation->text + ": tensors of dtype bool cannot be summed");
   }
   const std::lock_guard one(calls_);
   if (!stream_) stream_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, job_->gpu());
@@ -208,8 +209,8 @@ void Communicator::look() {
   if (comm_ == nullptr && !call_) return;
   const auto is_late = [](Clock::time_point since, std::chrono::seconds limit) { return Clock::now() - since > limit; };
   const auto late = [&](const std::string& text, std::chrono::seconds limit) {
-    job_->fail(text + ": NCCL: not done " + std::to_string(limit.count()) +
-               " s after it was issued: another rank did not come to it, or is gone");
+    job_->fail(text + ": NCCL: not complete " + std::to_string(limit.count()) +
+               " s after it was issued: another rank did not reach it, or has ended");
   };
   if (call_ && is_late(call_->since, call_->limit)) {
     if (!call_->connects) return late(*call_->text, call_->limit);

@@ -136,7 +136,7 @@ class CompressedFile::Gzip final : public Reader {
       return false;
     }
     if (!begins_with(kGzipMark))
-      fail("at byte " + std::to_string(position()) + " something follows its compressed text");
+      fail("at byte " + std::to_string(position()) + " other bytes follow its compressed text");
     inflateReset(&stream_);
     ended_ = false;
     return true;
@@ -161,7 +161,7 @@ class CompressedFile::Zstd final : public Reader {
       if (bytes.empty() && ended_) return 0;
       if (bytes.empty() && !flushes_) fail_cut_short();
       if (ended_ && !is_frame()) {
-        fail("at byte " + std::to_string(position()) + " something follows its compressed text");
+        fail("at byte " + std::to_string(position()) + " other bytes follow its compressed text");
       }
       ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
       const size_t status = ZSTD_decompressStream(stream_.get(), &out, &in);

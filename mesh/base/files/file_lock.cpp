@@ -56,7 +56,7 @@ LockFile::LockFile(const std::filesystem::path& file) {
   outcome_ = opened.outcome;
   if (outcome_ != LockOutcome::Unsupported) return;
   warning_ = file.string() + " cannot be locked (" + std::strerror(errno) +
-             "): nothing keeps a second process from writing in " + file.parent_path().string();
+             "): a second process could write at the same time in " + file.parent_path().string();
 }
 
 LockFile::~LockFile() {

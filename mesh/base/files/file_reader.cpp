@@ -66,8 +66,9 @@ void FileReader::refuse_stand_in() const {
   std::error_code ignored;
   const std::filesystem::path state = path_.string() + ".aria2";
   if (std::filesystem::exists(state, ignored)) {
-    fail(state.filename().string() + " beside it says that its download has not ended: run aria2 again, or remove " +
-         state.string() + " if the file is complete");
+    fail(state.filename().string() +
+         " next to it shows that its download is not complete: run aria2 again, or remove " + state.string() +
+         " if the file is complete");
   }
 }
 
@@ -80,7 +81,7 @@ FileReader::Handle FileReader::open() const {
   const bool is_same_file = status.st_dev == device_ && status.st_ino == inode_;
   const bool is_unchanged = status.st_size == size_ && status.st_mtim.tv_sec == changed_.tv_sec &&
                             status.st_mtim.tv_nsec == changed_.tv_nsec;  // for file systems whose inode numbers change
-  if (!is_same_file && !is_unchanged) fail("another file has taken its place meanwhile");
+  if (!is_same_file && !is_unchanged) fail("another file has replaced it since it was opened");
   return file;
 }
 
@@ -100,7 +101,7 @@ void FileReader::read(int64_t offset, void* to, int64_t count) const {
       struct stat status {};
       ::fstat(file->descriptor, &status);
       fail("it has " + std::to_string(status.st_size) + " bytes, and had " + std::to_string(size_) +
-           " when it was opened: it was cut short meanwhile");
+           " when it was opened: it was cut short since");
     }
     next += done;
     offset += done;

@@ -55,10 +55,10 @@ class Graph final : public DeviceGraph {
   }
 
   void record(const std::function<void()>& work) override {
-    if (has_pool_) throw std::logic_error("a graph is recorded once");
+    if (has_pool_) throw std::logic_error("a graph can be recorded only once");
     const c10::cuda::CUDAGuard guard(gpu_);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(gpu_).stream();
-    check(cudaStreamSynchronize(stream), "what ran before it");
+    check(cudaStreamSynchronize(stream), "the work before it");
     allocator::emptyCache();  // the graph will have memory of its own for what used it so far
     cudaGraph_t graph = nullptr;
     {

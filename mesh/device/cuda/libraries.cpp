@@ -75,7 +75,7 @@ void open_runtime_compiler(const path& torch_lib, int major) {
     if (!std::filesystem::exists(folder / compiler, unreadable)) continue;
     const path builtins = find_file(folder, "libnvrtc-builtins.so." + version);
     if (builtins.empty()) {
-      throw CudaUnavailable("no libnvrtc-builtins.so." + version + " lies beside " + (folder / compiler).string(),
+      throw CudaUnavailable("libnvrtc-builtins.so." + version + " is missing next to " + (folder / compiler).string(),
                             kCompleteLibTorch);
     }
     open_library(builtins, "CUDA's run-time compiler", kCompleteLibTorch);

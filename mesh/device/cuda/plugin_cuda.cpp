@@ -40,11 +40,11 @@ void check_driver() {
   const cudaError_t error = cudaDriverGetVersion(&driver);
   if (error != cudaSuccess || driver == 0) {
     refuse("this machine has no NVIDIA driver (libcuda.so.1 is not found)",
-           "install one, of CUDA " + cuda_version(CUDART_VERSION) + " or later");
+           "install one for CUDA " + cuda_version(CUDART_VERSION) + " or later");
   }
   if (driver / 1000 < CUDART_VERSION / 1000) {
-    refuse("the NVIDIA driver is too old, of CUDA " + cuda_version(driver),
-           "install one of CUDA " + cuda_version(CUDART_VERSION / 1000 * 1000) + " or later");
+    refuse("the NVIDIA driver is too old: it is for CUDA " + cuda_version(driver),
+           "install one for CUDA " + cuda_version(CUDART_VERSION / 1000 * 1000) + " or later");
   }
 }
 
@@ -72,7 +72,7 @@ void check_architectures(int count) {
     }
     if (runs_on(MESHTRAIN_CUDA_ARCHITECTURES, about.major, about.minor)) continue;
     const std::string number = std::to_string(10 * about.major + about.minor);
-    refuse("GPU " + std::to_string(gpu) + ", " + about.name + ", is of architecture " + number +
+    refuse("GPU " + std::to_string(gpu) + ", " + about.name + ", has architecture " + number +
                ", but the kernels are built for " MESHTRAIN_CUDA_ARCHITECTURES,
            "configure with -DMESHTRAIN_CUDA_ARCHITECTURES=" + number + " and build again");
   }
@@ -83,20 +83,20 @@ void check_libraries() {
     std::ifstream maps("/proc/self/maps");
     const std::vector<std::string> files = mapped_files(maps, library);
     if (files.size() < 2) continue;
-    refuse(std::string(library) + " is there twice, as " + files[0] + " and " + files[1],
+    refuse(std::string(library) + " is loaded twice, from " + files[0] + " and " + files[1],
            "leave one of them out of LD_LIBRARY_PATH and LD_PRELOAD");
   }
   int runtime = 0, nccl = 0;
   cudaRuntimeGetVersion(&runtime);
   if (runtime / 1000 != CUDART_VERSION / 1000) {
-    refuse(
-        "libcudart is of CUDA " + cuda_version(runtime) + ", but this was built with " + cuda_version(CUDART_VERSION),
-        "build with nvcc of that version, or change LD_LIBRARY_PATH");
+    refuse("libcudart is from CUDA " + cuda_version(runtime) + ", but meshtrain was built with " +
+               cuda_version(CUDART_VERSION),
+           "build with nvcc of that version, or change LD_LIBRARY_PATH");
   }
   ncclGetVersion(&nccl);
   if (nccl < NCCL_VERSION_CODE) {
-    refuse("libnccl is " + nccl_version(nccl) + ", but this was built with " + nccl_version(NCCL_VERSION_CODE),
-           "build again with that one, or change LD_LIBRARY_PATH");
+    refuse("libnccl is " + nccl_version(nccl) + ", but meshtrain was built with " + nccl_version(NCCL_VERSION_CODE),
+           "build again with that version, or change LD_LIBRARY_PATH");
   }
 }
 
@@ -123,7 +123,7 @@ class Plugin final : public CudaPlugin {
       c10::CachingAllocator::setAllocatorSettings(settings);
     } catch (const c10::Error& error) {
       throw InputError("train.cuda_allocator",
-                       "LibTorch does not take '" + settings + "': " + error.what_without_backtrace());
+                       "LibTorch does not accept '" + settings + "': " + error.what_without_backtrace());
     }
   }
 
@@ -154,8 +154,8 @@ class Plugin final : public CudaPlugin {
     cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu);
     if (error != cudaSuccess) {
-      throw std::runtime_error("GPU " + std::to_string(gpu) +
-                               " does not say its compute capability: " + cudaGetErrorString(error));
+      throw std::runtime_error("cannot read the compute capability of GPU " + std::to_string(gpu) + ": " +
+                               cudaGetErrorString(error));
     }
     return 10 * major + minor;
   }

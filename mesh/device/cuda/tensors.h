@@ -30,7 +30,8 @@ inline Element element_of(const char* name, const at::Tensor& tensor) {
 inline void check_alike(const char* name, const at::Tensor& tensor, std::initializer_list<at::Tensor> others) {
   for (const at::Tensor& other : others) {
     TORCH_CHECK(other.device() == tensor.device() && other.scalar_type() == tensor.scalar_type(), name, ": ",
-                other.scalar_type(), " on ", other.device(), " beside ", tensor.scalar_type(), " on ", tensor.device());
+                other.scalar_type(), " on ", other.device(), " does not match ", tensor.scalar_type(), " on ",
+                tensor.device());
   }
 }
 

@@ -68,7 +68,7 @@ TEST_P(CompressedFileTest, IsRefusedWhenItIsCutShortOrDamaged) {
     EXPECT_EQ(text.find('\n'), std::string::npos);
   }
   EXPECT_GT(damaged, ending() == ".gz" ? 49 : 0);
-  EXPECT_TRUE(has(refusal(file("a", full + "more")), "something follows its compressed text"));
+  EXPECT_TRUE(has(refusal(file("a", full + "more")), "other bytes follow its compressed text"));
   EXPECT_TRUE(has(refusal(file("a", "plain text")), "its name ends in " + ending() + ", but it is not compressed by "));
   EXPECT_TRUE(has(refusal(file("a", "")), "its name ends in " + ending()));
 }

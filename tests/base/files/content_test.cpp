@@ -14,7 +14,7 @@ TEST(Content, IsToldByTheFirstBytes) {
   EXPECT_EQ(content_of("<?xml version=\"1.0\"?><book/>"), Content::Unknown);
   EXPECT_EQ(content_of(std::string(300, '\0')), Content::Zeros);
   EXPECT_EQ(describe_content("\x1f\x8b\x08"), ": it is a file compressed by gzip: decompress it first");
-  EXPECT_EQ(describe_content("PK\x03\x04"), ": it is a ZIP archive, as of NumPy or PyTorch");
+  EXPECT_EQ(describe_content("PK\x03\x04"), ": it is a ZIP archive, perhaps of NumPy or PyTorch");
   EXPECT_EQ(describe_content("Entry not found"), "");
   EXPECT_EQ(content_of("GGUF is a format, ARROW1 another"), Content::Unknown);
   EXPECT_EQ(describe_text_for_binary("Entry not found\n"),

@@ -65,7 +65,7 @@ TEST(FileReader, RefusesWhatStandsForContent) {
   EXPECT_EQ(open(pointer + std::string(1024, 'x')), "") << "a text about pointers";
   EXPECT_EQ(open("the version https://git-lfs.github.com/spec/v1"), "");
   write_file(file.string() + ".aria2", "state");
-  EXPECT_TRUE(has(open(std::string(2000, '\0')), "weights.aria2 beside it says that its download has not ended"));
+  EXPECT_TRUE(has(open(std::string(2000, '\0')), "weights.aria2 next to it shows that its download is not complete"));
 }
 
 TEST(FileReader, SaysWhereALinkLeads) {
@@ -93,7 +93,7 @@ TEST(FileReader, AFileThatIsCutShortIsAnErrorWithItsName) {
   EXPECT_EQ(file.read(0, 1000).size(), 1000);
   EXPECT_EQ(message<InputError>([&] { file.read(0, 100'000); }),
             "cannot read " + path.string() +
-                ": it has 1000 bytes, and had 100000 when it was opened: it was cut short meanwhile");
+                ": it has 1000 bytes, and had 100000 when it was opened: it was cut short since");
 }
 
 TEST(FileReader, MoreFilesThanAProcessMayOpen) {
@@ -116,7 +116,7 @@ TEST(FileReader, MoreFilesThanAProcessMayOpen) {
   EXPECT_EQ(files.back().read(0, 4).text(), "file") << "the same file, on a file system whose numbers do not last";
   std::filesystem::last_write_time(last, std::filesystem::last_write_time(last) + std::chrono::seconds(1));
   EXPECT_EQ(message<InputError>([&] { files.back().read(0, 1); }),
-            "cannot read " + last.string() + ": another file has taken its place meanwhile");
+            "cannot read " + last.string() + ": another file has replaced it since it was opened");
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 

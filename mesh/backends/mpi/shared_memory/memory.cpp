@@ -226,8 +226,8 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
   // 3. All have it, or none.
   const std::string failing = first_problem(comm, rank, size, problem);
   if (!failing.empty()) {
-    return {nullptr, "asked for " + size_text(rank_bytes) + " of memory that ranks of one host share, for each of " +
-                         std::to_string(layout.local_size) + " ranks; " + failing};
+    return {nullptr, "asked for " + size_text(rank_bytes) + " of shared memory for each of " +
+                         std::to_string(layout.local_size) + " ranks on one host; " + failing};
   }
 #ifdef MADV_POPULATE_WRITE
   // Avoids page faults in the own part during the first step; the system may refuse. The other ranks' parts are left

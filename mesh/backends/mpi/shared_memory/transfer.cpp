@@ -71,8 +71,8 @@ HostTransfer::HostTransfer(MpiCommunicator& communicator, const Collective& coll
   if (window_ && window_->is_common() && kind_ == Kind::AllReduce) {
     throw RankError<std::invalid_argument>(
         describe(collective, communicator.size) +
-        ": the tensor is one copy for all ranks of a host (Placement::Common), which a sum "
-        "would add to itself; reduce_scatter into each rank's part of it");
+        ": the ranks of a host share one copy of the tensor (Placement::Common), and a sum would add this copy to "
+        "itself: use reduce_scatter into each rank's part of it");
   }
   if (window_ && kind_ == Kind::ReduceScatter && output_ >= input_ && output_ < input_ + tensor.nbytes()) {
     // Another rank's part would be overwritten before that rank has read it.
@@ -146,7 +146,7 @@ void HostTransfer::compare_notices() const {
     throw RankError<std::runtime_error>(
         describe(through_mpi_.collective(), communicator_.size) + ": group rank " +
         std::to_string(on_this_host(local_rank)) +
-        " made another call: the ranks called with different tensors, or in another order");
+        " made a different call: ranks must call with matching tensors and in the same order");
   }
 }
 
@@ -175,9 +175,9 @@ void HostTransfer::cut_into_chunks() {
     piece_elements_ = std::min(row, HostBoard::kPieceBytes / rows / element_bytes_);
     if (piece_elements_ == 0) {
       throw RankError<std::runtime_error>(describe(through_mpi_.collective(), communicator_.size) + ": " +
-                                          std::to_string(rows) + " ranks are more than a piece of " +
-                                          std::to_string(HostBoard::kPieceBytes) +
-                                          " bytes on the host's board can hold a value of: set MESHTRAIN_WINDOW_MIB=0");
+                                          "a piece of " + std::to_string(HostBoard::kPieceBytes) +
+                                          " bytes on the host's board has no room for a value of each of " +
+                                          std::to_string(rows) + " ranks: set MESHTRAIN_WINDOW_MIB=0");
     }
   }
   short_ = all_reduce && one_host && on_board && elements_ * element_bytes_ <= kShortOnBoardBytes;
