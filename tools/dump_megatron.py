@@ -8,8 +8,8 @@
     _, norm, _ = optimizer.step()
     dump.finish(optimizer, grad_norm=norm, clip_norm=args.clip_grad)
 
-`config`: what Hugging Face's config.json has for the model, a dict. Every rank makes the same calls, but for batch().
-For dp, tp, cp and pp, with and without the distributed optimizer. Layers of experts are refused.
+`config`: what Hugging Face's config.json has for the model, a dict. Every rank makes the same calls, except batch().
+For dp, tp, cp and pp, with and without the distributed optimizer. Layers with experts are refused.
 """
 import re
 
@@ -134,7 +134,7 @@ class MegatronDump(StepDump):
                 full[1, first - begin:first - begin + main.numel()] = 1
             dist.all_reduce(full, group=group)
             return full[0].view(parameter.shape) if full[1].all() else None  # None: the optimizer has no such copy
-        raise ValueError("dump_megatron: a parameter of the distributed optimizer is in no buffer")
+        raise ValueError("dump_megatron: a parameter of the distributed optimizer is not in any buffer")
 
     def _gradient(self, parameter):
         gradient = getattr(parameter, "main_grad", parameter.grad)

@@ -48,9 +48,9 @@ class StepDump:
     dict of the tensors that Hugging Face has for one of the model, by name; for weights and gradients alike.
 
     For large models: `layers`, such as [0, 1, "last"], whose gradients and updates are written (and those outside of
-    layers); `sample`: the most elements of a tensor that are. All weights before the step are written. Sharded tensors
-    are gathered one at a time (FSDP1: one unit), and their ranks take turns in writing them into `folder`, which all
-    ranks must see. Where ranks have copies, rank 0 writes its own."""
+    layers); `sample`: the maximum number of elements written for a tensor. All weights before the step are written.
+    Sharded tensors are gathered one at a time (FSDP1: one unit), and their ranks take turns in writing them into
+    `folder`, which all ranks must see. Where ranks have copies, rank 0 writes its own."""
 
     def __init__(self, folder, model, mesh=None, data_rank=None, config=None, layers=None, sample=None,
                  convert=None, max_file_bytes=1 << 30):

@@ -6,10 +6,10 @@
   python3 tools/fetch_3d_data.py --model Llama-3.2-1B   # the example's alternative
   python3 tools/fetch_3d_data.py --only tokens
 
-Everything is taken at a revision, so that it is the same tomorrow: that of REVISIONS below, or of
---revision REPOSITORY=HASH, once for each repository. Without one nothing is downloaded.
+Everything is fetched at a fixed revision, so that it stays the same: the one in REVISIONS below, or that of
+--revision REPOSITORY=HASH, once for each repository. Without a revision nothing is downloaded.
 
-Weights go to recipes/models/MODEL/, beside the config.json kept there, which must agree with the published one.
+Weights go to recipes/models/MODEL/, next to the config.json kept there, which must agree with the published one.
 Tokens go to data/: records of 1025 ids, little-endian, in the order in which transformers' examples/3D_parallel.py
 reads them. That example packs in 60 processes: each takes one contiguous part of the stories, joins each 1000 of them
 and drops what does not fill a record, and the records are then shuffled with NumPy's generator. The same is done here
@@ -92,7 +92,7 @@ def choose_revisions(asked, needed):
     for repository in needed:
         revision = revisions[repository]
         if revision is None or not re.fullmatch("[0-9a-f]{40}", revision):
-            found = "it has no revision" if revision is None else f"{revision!r} is no commit (40 hexadecimal digits)"
+            found = "it has no revision" if revision is None else f"{revision!r} is not a commit (40 hexadecimal digits)"
             sys.exit(
                 f"fetch_3d_data: {repository}: {found}; choose one of its commits on huggingface.co and set it in "
                 f"REVISIONS or by --revision {repository}=HASH"
@@ -150,9 +150,9 @@ def fetch_weights(repository, revision, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="SmolLM2-1.7B")
-    parser.add_argument("--only", choices=["weights", "tokens"], help="fetch just one of the two")
+    parser.add_argument("--only", choices=["weights", "tokens"], help="fetch only the weights or only the tokens")
     parser.add_argument(
-        "--revision", action="append", default=[], metavar="REPOSITORY=HASH", help="instead of that in REVISIONS"
+        "--revision", action="append", default=[], metavar="REPOSITORY=HASH", help="replaces the revision in REVISIONS"
     )
     arguments = parser.parse_args()
     repository, width, tokens = MODELS[arguments.model]

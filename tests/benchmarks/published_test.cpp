@@ -77,10 +77,10 @@ TEST(PublishedTable, SaysWhereItIsWrong) {
             "runs.csv:2: column unit: \"steps\": expected one of tok/s/gpu, s/step, TFLOP/s full, TFLOP/s causal");
   EXPECT_EQ(of_row(17, "much"),
             "runs.csv:2: column memory_gib: \"much\": expected a number of GiB, fits, out of memory, or nothing");
-  EXPECT_EQ(complaint(kHeader + kRow + kRow), "runs.csv:3: column id: a comes twice");
+  EXPECT_EQ(complaint(kHeader + kRow + kRow), "runs.csv:3: column id: a is duplicated");
   EXPECT_EQ(complaint(kHeader + "a,b\n"), "runs.csv:2: 2 cells, and the first line names 18 columns");
-  EXPECT_EQ(complaint(kHeader), "runs.csv: no row");
-  EXPECT_EQ(complaint("id,source\n" + kRow), "runs.csv:1: no column model");
+  EXPECT_EQ(complaint(kHeader), "runs.csv: the table has no rows");
+  EXPECT_EQ(complaint("id,source\n" + kRow), "runs.csv:1: missing column model");
   EXPECT_EQ(complaint("idd,source\n" + kRow).rfind("runs.csv:1: unknown column \"idd\": the columns are id, ", 0), 0u);
   EXPECT_EQ(complaint(kHeader + "\"a,b\n"), "runs.csv:2: a double quote is not closed");
 }

@@ -273,8 +273,8 @@ TEST(ChatTokens, NamesABeginningThatCannotBeToldApart) {
   EXPECT_EQ(refusal(kTwoTurns), "");
   const std::string error = refusal(R"({"messages": [{"role": "assistant", "content": "a"}]})");
   EXPECT_TRUE(has(error,
-                  "the assistant begins the conversation, and the template writes that turn in another way than "
-                  "after a message of the user or the system"))
+                  "the assistant begins the conversation, and the template writes that turn differently than after a "
+                  "message of the user or the system"))
       << error;
 }
 
@@ -307,27 +307,27 @@ TEST(ChatTokens, OfConversationsThatAreNone) {
   const std::map<std::string, std::string> errors = {
       {"{", "not valid JSON: column 2"},
       {"[1]",
-       "a JSON array of something else than messages: write each conversation on a line of its own (jq -c '.[]' does)"},
-      {R"([{"messages": [{"role": "user", "content": "a"}]}])", "a JSON array of something else than messages: write"},
+       "a JSON array whose elements are not messages: write each conversation on its own line (jq -c '.[]' does)"},
+      {R"([{"messages": [{"role": "user", "content": "a"}]}])", "a JSON array whose elements are not messages: write"},
       {"[]", "the list of messages is empty"},
       {"1", "not a JSON object"},
       {"{}", "neither \"messages\" nor \"prompt\" and \"completion\": it has no keys"},
       {R"({"prompt": "a"})", "neither \"messages\" nor \"prompt\" and \"completion\": its keys are prompt"},
       {R"({"prompt": "a", "response": "b"})", "and \"completion\": call \"response\" \"completion\""},
       {R"({"instruction": "a", "input": "", "output": "b"})",
-       R"(: of "instruction", "input" and "output" write {"prompt": the first two, "completion": "output"})"},
+       R"(: write "instruction", "input" and "output" as {"prompt": the first two, "completion": "output"})"},
       {R"({"conversations": [{"from": "tool", "value": "a"}]})",
-       "conversations[0].from is \"tool\": known are human, user, gpt, assistant and system; write others as"},
+       "conversations[0].from is \"tool\": it must be human, user, gpt, assistant or system; write other roles as"},
       {R"({"conversations": [{"value": "a"}]})", "conversations[0] is not an object with a \"role\""},
       {R"({"conversations": "a"})", "\"conversations\" is not a list of messages"},
       {R"({"messages": "a"})", "\"messages\" is not a list of messages"},
       {R"({"messages": []})", "the list of messages is empty"},
       {R"({"messages": [{"content": "a"}]})", "messages[0] is not an object with a \"role\""},
-      {R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content is neither a text nor a list"},
+      {R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content is neither a string nor a list"},
       {R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})",
-       "messages[0].weight is 0.5: a label counts or not: write 0 or 1"},
+       "messages[0].weight is 0.5: it must be 0 or 1: a label counts or does not"},
       {R"({"messages": [{"role": "user", "content": "a"}], "tools": 1})", "\"tools\" is not a list"},
-      {R"({"messages": [{"role": "user", "content": "a"}], "prompt": "b"})", "stands beside"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "prompt": "b"})", "is given together with"},
       {"{" +
            [] {
              std::string keys;
@@ -394,7 +394,7 @@ TEST(ChatTokens, TakeTheTemplateOfTheFolder) {
   configure({{{"name", "default"}, {"template", "plain"}}, {{"name", "tool_use"}, {"template", "tools"}}});
   EXPECT_EQ(text(plain) + text(tools), "plaintools");
   configure(7);
-  EXPECT_TRUE(has(message<InputError>([&] { text(plain); }), "is neither a text nor a list"));
+  EXPECT_TRUE(has(message<InputError>([&] { text(plain); }), "is neither a string nor a list"));
   write_file(folder.path() / "chat_template.jinja", "file");
   EXPECT_EQ(text(plain) + text(tools), "filefile");
   write_file(folder.path() / "additional_chat_templates/tool_use.jinja", "more");

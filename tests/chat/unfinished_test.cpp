@@ -46,7 +46,7 @@ TEST(UnfinishedMessage, HasATextThatTheTemplateWrites) {
   const ScratchFolder folder;
   write_file(folder.path() / "t.jinja", "{% for m in messages %}{{ m.content | length }}{% endfor %}");
   EXPECT_TRUE(has(message<InputError>([&] { unfinished_text(folder.path() / "t.jinja", "smollm2", R"("a")"); }),
-                  "the template does not write the text of the last message as it is"));
+                  "the template changes the text of the last message"));
 }
 
 }  // namespace

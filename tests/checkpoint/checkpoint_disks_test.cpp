@@ -264,7 +264,7 @@ TEST_P(CheckpointDisksTest, AnIdWithoutARunIsThatOfAnother) {
   });
   const auto before = contents(scratch_.path());
   ranks_.barrier();
-  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of another run (of run 0123456789abcdef, this is run "));
+  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of another run (of run 0123456789abcdef, but this is run "));
   EXPECT_EQ(contents(scratch_.path()), before);
   do_on_host(0, [&] { std::ofstream(folder().folder().parent_path() / "metrics.jsonl") << ""; });
   EXPECT_EQ(message<InputError>([&] { start(); }), "") << "a run that was ended before its first checkpoint";

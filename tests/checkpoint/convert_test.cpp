@@ -246,10 +246,10 @@ TEST_F(Convert, RefusesToWriteForPeftWhatItCannotSave) {
     return std::string();
   };
   const SavedModel phi3{"phi3", "fp32", "adamw", "none", true, "qv"}, llama{"llama", "fp32", "adamw"};
-  EXPECT_NE(refusal("*.gate_proj.*", phi3).find("transformers has it in one module with other layers"),
+  EXPECT_NE(refusal("*.gate_proj.*", phi3).find("transformers joins it with other layers in one module"),
             std::string::npos);
   EXPECT_NE(refusal("*.q_proj.*", phi3).find("its layer has an adapter"), std::string::npos);
-  EXPECT_NE(refusal("*embed_tokens*", phi3).find("it is the head too"), std::string::npos);
+  EXPECT_NE(refusal("*embed_tokens*", phi3).find("it is also the head"), std::string::npos);
   Recipe plain = recipe(meshes().front(), llama);
   Training training(plain, world());
   training.save(path("plain"));
@@ -308,7 +308,7 @@ TEST_F(Convert, ImportsNoBaseOfAdapters) {
   const Recipe adapted = recipe(meshes().front(), {"llama", "fp32", "adamw", "none", false, "qv"});
   write_folder(path("base"), adapted.model.shape, at::kFloat);
   const std::string refusal = message<InputError>([&] { import_checkpoint(path("base"), adapted, path("imported")); });
-  EXPECT_TRUE(has(refusal, "checkpoints leave the base out: begin with meshtrain train and model.hf: ")) << refusal;
+  EXPECT_TRUE(has(refusal, "checkpoints do not contain the base: use meshtrain train with model.hf: ")) << refusal;
   EXPECT_FALSE(fs::exists(path("imported")));
 }
 

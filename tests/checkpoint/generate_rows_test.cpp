@@ -235,7 +235,7 @@ TEST(GenerateRows, AnErrorOfOneRowEndsAllAfterTheTextsBeforeIt) {
       });
       const std::string position = std::to_string(asked[last].size() + chosen.size());
       EXPECT_EQ(error, "prompt " + std::to_string(count) + ": no token is left for position " + position +
-                           ": no_repeat_ngram_size, bad_words_ids and the least length exclude all");
+                           ": no_repeat_ngram_size, bad_words_ids and the minimum length exclude all");
       EXPECT_GE(chosen.size(), 3u);
       EXPECT_EQ(ended.size(), last) << "all others";
       EXPECT_EQ(texts(model, prompts(1), options_with({})).front().tokens.empty(), false) << "ranks are in step";

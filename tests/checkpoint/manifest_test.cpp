@@ -77,7 +77,7 @@ TEST(Manifest, OfStep0HasWeightsAlone) {
   EXPECT_EQ(complaint(manifest_text(start, parts)), "");
   start.state.num_updates = 1;
   EXPECT_EQ(complaint(manifest_text(start, parts)),
-            "M is damaged: it is of step 0, before which nothing can have been trained");
+            "M is damaged: it is of step 0, but has trained samples, updates, skipped steps or a loss scale");
 }
 
 TEST(Manifest, IsReadAsItWasWritten) {
@@ -175,19 +175,19 @@ TEST(Manifest, OtherValuesAreRefused) {
   const auto refused = [&](const std::string& from, const std::string& to) {
     return complaint(changed(text, from, to));
   };
-  EXPECT_EQ(refused("\"format\": 2", "\"format\": 0"), "M is damaged: it is of format 0, the first is 1");
+  EXPECT_EQ(refused("\"format\": 2", "\"format\": 0"), "M is damaged: its format is 0, but the first format is 1");
   EXPECT_EQ(refused("\"step\": 12", "\"step\": -12"), "M is damaged: \"step\" of it is not a whole number");
   EXPECT_EQ(refused("\"step\": 12", "\"step\": 1.5"), "M is damaged: \"step\" of it is not a whole number");
   EXPECT_EQ(refused("\"samples\": 96", "\"sample\": 96"), "M is damaged: it has no \"samples\"");
   EXPECT_EQ(refused("\"name\":\"a\"", "\"name\":\"../a\""),
-            "M is damaged: \"../a\" is not the name of a file beside it");
+            "M is damaged: \"../a\" is not the name of a file in the same folder");
   EXPECT_EQ(refused("\"F32\"", "\"F3\""), "M is damaged: model.x has dtype F3, which is not known");
   EXPECT_EQ(refused("[4,3]", "[9000000000,9000000000]").substr(0, 20), "M is damaged: model.");
   EXPECT_EQ(refused("000000000000002a", "000000000000002A"), "M is damaged: a piece of model.x in a has no checksum");
   EXPECT_EQ(refused("000000000000002a", ""), "M is damaged: a piece of model.x in a has no checksum");
   EXPECT_EQ(refused("000000000000002a", "000000000000002a000000000000002a"),
             "M is damaged: a has more checksums than its 2 pieces");
-  EXPECT_EQ(refused("[0,0,0,2,3,", "[1,0,0,2,3,"), "M is damaged: a piece of a is of a tensor that is not named");
+  EXPECT_EQ(refused("[0,0,0,2,3,", "[1,0,0,2,3,"), "M is damaged: a piece of a belongs to a tensor that is not listed");
   EXPECT_EQ(refused("2,0,1,1]", "2,0,1]"), "M is damaged: the pieces of a end in the middle of one");
   EXPECT_EQ(refused("[0,0,0,2,3,", "[0,0,0,2.5,3,"), "M is damaged: \"pieces\" of a file is not a whole number");
   EXPECT_NE(refused("{", "[{").find("M is damaged: it is not valid JSON"), std::string::npos);

@@ -38,7 +38,7 @@ TEST(OffloadedCheckpoint, IsNotMadeOfShardsThatTheDiskLost) {
   }
   inject_faults("");
   world().barrier();
-  EXPECT_TRUE(message.starts_with("the checkpoint of step 2 is not written: ")) << message;
+  EXPECT_TRUE(message.starts_with("the checkpoint of step 2 was not written: ")) << message;
   EXPECT_NE(message.find("offload to disk: some of the shards could not be written, and are lost in " +
                          (scratch.path() / "shards").string() + ": No space left on device"),
             std::string::npos)

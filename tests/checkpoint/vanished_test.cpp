@@ -81,7 +81,7 @@ class Vanished : public ::testing::Test {
 
 TEST_F(Vanished, AFolderBetweenPiecesAndManifest) {
   const std::string message = complaint_after(0, [](const fs::path& folder) { fs::remove_all(folder); });
-  EXPECT_TRUE(message.starts_with("the checkpoint of step 2 is not written: rank 0")) << message;
+  EXPECT_TRUE(message.starts_with("the checkpoint of step 2 was not written: rank 0")) << message;
   EXPECT_TRUE(has(message, "/manifest.json: No such file or directory")) << message;
 }
 

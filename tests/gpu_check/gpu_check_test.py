@@ -125,7 +125,7 @@ class Stubs(Rehearsal):
 
     def test_training(self):
         for fault, why in (("train ends", "status 1: "), ("other graph", "meshtrain, as a graph: first loss"),
-                           ("no number", "a loss is no number")):
+                           ("no number", "a loss is not a number")):
             self.expect_red(fault, "training", "training", why)
 
     def test_results_are_three_files(self):

@@ -97,7 +97,7 @@ def train(words):
         factor += {"graph": 1e-4, "small graph": 3e-5}.get(FAULT, 0)
         if FAULT == "other graph":
             factor = 1.1
-        print("train.cuda_graph: " + ("no graph, as there is none" if FAULT == "no graph" else
+        print("train.cuda_graph: " + ("no graph, because CPUs have none" if FAULT == "no graph" else
                                       "steps are recorded as one graph"))
     if FAULT == f"other with {run_dir.name}":
         factor += 1e-4
@@ -113,7 +113,7 @@ def train(words):
                                    "memory": memory}) + "\n")
     if cuda:
         attention()
-    print("GPU memory: tensors took 100 MiB at the most")
+    print("GPU memory: tensors took 100 MiB at most")
     if FAULT == "train ends":
         print("meshtrain: step 3: out of memory", file=sys.stderr)
         return 1

@@ -91,7 +91,7 @@ TEST(ConfigTokens, AreRefusedByTheirLocation) {
                   "special_tokens_map.json: additional_special_tokens[1] is neither"));
   EXPECT_TRUE(has(refusal({{"ids", {{"a", "b"}}}}), "added_tokens.json: a is \"b\", not a token id"));
   EXPECT_TRUE(has(refusal({{"config", {{"added_tokens_decoder", {{"-1", {{"content", "a"}}}}}}}}),
-                  "tokenizer_config.json: added_tokens_decoder.-1 has a name that is not a token id"));
+                  "tokenizer_config.json: added_tokens_decoder.-1 must be named by a token id"));
   EXPECT_TRUE(
       has(refusal({{"config", {{"split_special_tokens", true}}}}), "split_special_tokens is true, which is not"));
 }

@@ -56,7 +56,7 @@ TEST_F(JsonCursorTest, AnIdIsBelowTheLargestNumberOf32Bits) {
 TEST_F(JsonCursorTest, ATypeIsOneOfThoseThatAreSupported) {
   EXPECT_EQ(JsonCursor("t.json", document_).at("model").type_of("Unigram, BPE"), "BPE");
   EXPECT_EQ(cursor_error([](const JsonCursor& root) { root.at("model").type_of("Unigram, BPEX"); }),
-            "t.json: model.type is \"BPE\", which is not supported; these are: Unigram, BPEX");
+            "t.json: model.type is \"BPE\", which is not supported; supported are: Unigram, BPEX");
 }
 
 }  // namespace

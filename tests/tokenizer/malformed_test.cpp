@@ -146,7 +146,7 @@ TEST_F(SentencePieceTable, LeadsNowhereElse) {
   auto circle = rule();
   circle[256 ^ 'a'] = offset('a') | kLeaf | 'a';  // from 'a' to the unit that looks up 'a'
   circle[256] = kValue;
-  EXPECT_EQ(refusal(circle), "its table of characters leads back into itself");
+  EXPECT_EQ(refusal(circle), "its table of characters has a loop");
   EXPECT_EQ(refusal({}, ""), "its table of characters was cut short");
 }
 
@@ -168,17 +168,18 @@ class Refused : public ::testing::Test {
 TEST_F(Refused, ComponentsByName) {
   const json full = document_;
   document_["pre_tokenizer"]["pretokenizers"][0]["type"] = "UnicodeScripts";
-  EXPECT_EQ(refusal(),
-            "pre_tokenizer.pretokenizers[0].type is \"UnicodeScripts\", which is not supported; these are: ByteLevel, "
-            "Metaspace, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Sequence");
+  EXPECT_EQ(
+      refusal(),
+      "pre_tokenizer.pretokenizers[0].type is \"UnicodeScripts\", which is not supported; supported are: ByteLevel, "
+      "Metaspace, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Sequence");
   document_ = full;
   document_["normalizer"]["type"] = "Nmt";
   EXPECT_EQ(refusal(),
-            "normalizer.type is \"Nmt\", which is not supported; these are: NFC, NFD, NFKC, NFKD, Strip, Prepend, "
+            "normalizer.type is \"Nmt\", which is not supported; supported are: NFC, NFD, NFKC, NFKD, Strip, Prepend, "
             "Replace, Sequence");
   document_ = full;
   document_["model"]["type"] = "WordPiece";
-  EXPECT_EQ(refusal(), "model.type is \"WordPiece\", which is not supported; these are: BPE");
+  EXPECT_EQ(refusal(), "model.type is \"WordPiece\", which is not supported; supported are: BPE");
   document_ = full;
   document_["decoder"]["type"] = "WordPiece";
   EXPECT_TRUE(has(refusal(), "decoder.type is \"WordPiece\""));

@@ -131,11 +131,11 @@ TEST(Shapes, RefuseWhatTheyCannotDoAsThePackageDoes) {
   EXPECT_EQ(refusal("llama2", [](json& d) { d["pre_tokenizer"]["replacement"] = "ab"; }),
             "pre_tokenizer.replacement is not one character: \"ab\"");
   EXPECT_EQ(refusal("llama2", [](json& d) { d["pre_tokenizer"]["prepend_scheme"] = "last"; }),
-            "pre_tokenizer.prepend_scheme is \"last\", none of always, first, never");
+            "pre_tokenizer.prepend_scheme is \"last\", not one of always, first, never");
   EXPECT_EQ(refusal("llama2", [](json& d) { d["pre_tokenizer"]["add_prefix_space"] = false; }),
             "pre_tokenizer.add_prefix_space is false, but prepend_scheme is first");
   EXPECT_EQ(refusal("llama2", [](json& d) { d["decoder"]["decoders"][3]["stop"] = 1; }),
-            "decoder.decoders[3].stop is not 0, the only one that is supported");
+            "decoder.decoders[3].stop is not 0, the only supported value");
   EXPECT_EQ(refusal("nfkd",
                     [](json& d) {
                       d["decoder"] = {{"type", "Fuse"}};
@@ -145,11 +145,11 @@ TEST(Shapes, RefuseWhatTheyCannotDoAsThePackageDoes) {
                     [](json& d) {
                       d["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Whitespace"}});
                     }),
-            "pre_tokenizer.pretokenizers[2] follows a ByteLevel, which has to be the last one");
+            "pre_tokenizer.pretokenizers[2] follows a ByteLevel, which must be the last one");
   EXPECT_EQ(refusal("words", [](json& d) { d["model"]["unk_token"] = "nothing like it"; }),
             "model.unk_token is not in model.vocab");
   EXPECT_EQ(refusal("words", [](json& d) { d["post_processor"]["sep"] = json::array({"</s>"}); }),
-            "post_processor.sep is not of a token and its id");
+            "post_processor.sep must have a token and its id");
   EXPECT_EQ(refusal("nfkc",
                     [](json& d) {
                       d["added_tokens"].back()["content"] = " ";

@@ -42,9 +42,9 @@ TEST_F(TrainCheck, SaysWhatCheckpointsAndAStepTakeAndWhatItCannotKnow) {
   // each.
   EXPECT_TRUE(has(ending.out, "\n3 checkpoints of 127.1 KiB, together 381.4 KiB; the disk of ")) << ending.out;
   EXPECT_TRUE(has(ending.out, "\na step needs ") && has(ending.out, "; this machine has ")) << ending.out;
-  EXPECT_TRUE(has(ending.out, "\nnot checked, as only the ranks can: that hosts have the same files")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\nnot checked without ranks: that hosts have the same files")) << ending.out;
   EXPECT_FALSE(fs::exists(run_dir)) << "a check makes nothing";
-  EXPECT_TRUE(has(check({}).out, "\na checkpoint, should the run be stopped, of 127.1 KiB; the disk of "));
+  EXPECT_TRUE(has(check({}).out, "\na checkpoint, if the run is stopped, of 127.1 KiB; the disk of "));
 }
 
 TEST_F(TrainCheck, WarnsOfKeysOfAPipelineWithoutOneAndOfOneMicroBatch) {
@@ -71,7 +71,7 @@ TEST_F(TrainCheck, ComparesAStepWithTheRoomOfAGpu) {
   ASSERT_EQ(fits.status, 0) << fits.err;
   EXPECT_TRUE(has(fits.out, "on the fullest rank, and the runtime 2 GiB more, of 80 GiB of a GPU\n")) << fits.out;
   EXPECT_EQ(count(fits.out, "plan: "), 1);
-  EXPECT_TRUE(has(fits.out, "; times: a machine file that names no source\n")) << fits.out;
+  EXPECT_TRUE(has(fits.out, "; times: a machine file without a source\n")) << fits.out;
   const Ending near = on("2147483648");  // the runtime's alone
   EXPECT_EQ(near.status, 0) << near.err;
   EXPECT_TRUE(has(near.err, "meshtrain: warning: a step needs ")) << near.err;
@@ -106,16 +106,18 @@ TEST_F(TrainCheck, RefusesTextInThePlaceOfTokens) {
   const std::string file = path("pages.jsonl");
   const Words words = {"--set", "data.tokens=" + file, "--set", "data.dtype=uint16"};
   const std::string expected =
-      file + " looks like JSON Lines text, not token ids: make tokens of it with meshtrain data prepare --text " + file;
+      file + " looks like JSON Lines text, not token ids: make tokens from it with meshtrain data prepare --text " +
+      file;
   for (const Ending& ending : {check(words), train(1, words)}) EXPECT_TRUE(has(ending.err, expected)) << ending.err;
 }
 
 TEST_F(TrainCheck, RefusesATokenizerThatDoesNotFitTheModel) {
   const std::string gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";
   const Words words = {"--set", "data.tokenizer=" + gpt2};
-  const std::string expected = "--set data.tokenizer=" + gpt2 + ": " + gpt2 +
-                               ": its ids go up to 1100, those of the model to 63: give the tokenizer that the model "
-                               "was trained with";
+  const std::string expected =
+      "--set data.tokenizer=" + gpt2 + ": " + gpt2 +
+      ": its ids go up to 1100, but those of the model up to 63: give the tokenizer that the model "
+      "was trained with";
   EXPECT_EQ(complaint(check(words), 2), expected);
   EXPECT_EQ(complaint(2, words), expected);
   EXPECT_EQ(check({"--set", "data.tokenizer=" + gpt2, "--set", "model.vocab_size=1101"}).status, 0);
@@ -145,11 +147,11 @@ TEST_F(TrainCheck, RefusesWhatAStartRefusesInTheSameLine) {
   const std::vector<BadInput> table = {
       {{"--set", "train.stpes=3"}, "unknown key"},
       {{"--set", "train.global_batch=3", "--set", "train.micro_batch=2"}, "is not a multiple of"},
-      {{"--set", "parallel.fsdp.offload.path=/tmp"}, "needs to: disk beside it"},
+      {{"--set", "parallel.fsdp.offload.path=/tmp"}, "needs parallel.fsdp.offload.to: disk"},
       {{"--mesh", "dp=2"}, "needs 2 ranks, but 3 were started", 3},
       {{"--mesh", "tp=3"}, "does not divide over tp=3", 3},
       {{"--mesh", "auto", "--set", "device=cuda"}, "--mesh auto on GPUs needs --machine", 2},
-      {{"--machine", "h100", "--set", "device=cpu"}, "--machine h100 has times of GPUs"},
+      {{"--machine", "h100", "--set", "device=cpu"}, "--machine h100 has times for GPUs"},
       {{"--set", "data.tokens=" + none}, "data.tokens: cannot read " + none},
       {{"--set", "model.vocab_size=40"}, "beyond the vocabulary of 40"},
       {{"--set", "data.loss_mask=" + path("masked.bin").string()}, " counts, so nothing can be trained"},

@@ -106,9 +106,8 @@ optimizer: {learning_rate: 1.0e-2}
                                           "--dtype", "fp32", "--max-file-size", "8KiB", "--tokenizer", path("other")});
   EXPECT_TRUE(has(without, ": the weights of step 2, 24 tensors in F32, ")) << without;
   EXPECT_TRUE(has(without, ", with the tokenizer of " + path("other").string() +
-                               "; nothing is taken over from the "
-                               "recipe's model.hf: " +
-                               hf.string() + " does not exist any more; it has no eos_token_id, as no token is known"))
+                               "; nothing was copied from the recipe's model.hf: " + hf.string() +
+                               " no longer exists; it has no eos_token_id, because no token is known"))
       << without;
   const auto small = contents(path("small files"));
   EXPECT_TRUE(small.contains("model.safetensors.index.json") && small.contains("vocab.json"));
@@ -119,8 +118,8 @@ optimizer: {learning_rate: 1.0e-2}
 TEST_F(ConvertProgram, WhatEndsATextIsWhatEndedDocuments) {
   run(1, {"--set", "checkpoint.every=4"});
   EXPECT_TRUE(has(checkpoint({"export", run_dir, path("without")}),
-                  " bytes; it has no eos_token_id, as no token is known that ends a text: meshtrain checkpoint export "
-                  "takes it from a --tokenizer that names one\n"));
+                  " bytes; it has no eos_token_id, because no token is known to end a text: meshtrain checkpoint "
+                  "export can take it from --tokenizer\n"));
   EXPECT_FALSE(has(contents(path("without")).at("config.json"), "eos_token_id"));
   run_dir = path("documents");
   run(1,
@@ -169,9 +168,9 @@ TEST_F(ConvertProgram, ExportIsRefusedWithAReason) {
   EXPECT_TRUE(has(refusal({"export", run_dir, path("out"), "--max-file-size", "much"}), "--max-file-size"));
   EXPECT_TRUE(has(refusal({"export", run_dir, path("out"), "--max-file-size", "0"}), "--max-file-size: 0 bytes"));
   EXPECT_EQ(refusal({"export", run_dir, path("out"), "--tokenizer", run_dir}),
-            "--tokenizer " + run_dir.string() + ": there are no files of a tokenizer in it");
+            "--tokenizer " + run_dir.string() + ": the folder has no tokenizer files");
   EXPECT_TRUE(has(refusal({"export", run_dir, path("out"), "--tokenizer", path("tokens.bin")}),
-                  "tokens.bin: no file of a tokenizer has this name: give its tokenizer.json"));
+                  "tokens.bin: this is not the name of a tokenizer's file: give its tokenizer.json"));
   EXPECT_FALSE(fs::exists(path("out")));
 }
 
@@ -181,7 +180,7 @@ TEST_F(ConvertProgram, TheTokenizerIsOneOfTheModel) {
   for (const fs::path& given : {gpt2, gpt2 / "tokenizer.json"}) {
     EXPECT_EQ(refusal({"export", run_dir, path("out"), "--tokenizer", given}),
               "--tokenizer " + given.string() +
-                  ": its ids go up to 1100, those of the model to 63: give the tokenizer "
+                  ": its ids go up to 1100, but those of the model up to 63: give the tokenizer "
                   "that the model was trained with");
   }
   EXPECT_FALSE(fs::exists(path("out")));
@@ -204,7 +203,7 @@ TEST_F(ConvertProgram, TheTokenizerOfTheDataIsOneOfTheModel) {
   EXPECT_TRUE(
       refused.starts_with("data.tokenizer of the run's recipe: " + path("own").string() + ": its ids go up to "))
       << refused;
-  EXPECT_TRUE(has(refused, ", those of the model to 63: give the tokenizer that the model was trained with"));
+  EXPECT_TRUE(has(refused, ", but those of the model up to 63: give the tokenizer that the model was trained with"));
   EXPECT_FALSE(fs::exists(path("out")));
   write("other/vocab.json", "of a kind that is not read");
   checkpoint({"export", run_dir, path("out"), "--tokenizer", path("other")});
@@ -247,7 +246,7 @@ optimizer: {learning_rate: 1.0e-2}
   EXPECT_EQ(out,
             step0.string() + ": the weights of " + path("first").string() + "; begin with meshtrain train --resume\n");
   EXPECT_TRUE(has(checkpoint({"inspect", run_dir}), "\n  step 0: weights alone, before the first step\n"));
-  EXPECT_TRUE(has(checkpoint({"verify", run_dir}), "every byte is as it was written"));
+  EXPECT_TRUE(has(checkpoint({"verify", run_dir}), "every byte is intact"));
   EXPECT_TRUE(has(complaint(1, {}), " holds a run; continue it with --resume"));
   Words resume = steps;
   resume.emplace_back("--resume");
@@ -273,7 +272,7 @@ TEST_F(ConvertProgram, ImportIsRefusedWithEveryDifference) {
     return refusal(words);
   };
   const std::string message = differences({});
-  EXPECT_EQ(message.substr(0, message.find("model.h")), "the model in " + hf.string() + " is not the recipe's: ");
+  EXPECT_EQ(message.substr(0, message.find("model.h")), "the model in " + hf.string() + " differs from the recipe's: ");
   EXPECT_TRUE(has(message, "model.hidden_size: 32, was 16 there; model.intermediate_size: 48, was 24 there; "))
       << message;
   EXPECT_TRUE(has(message, "model.vocab_size: 64, was 97 there")) << message;
@@ -286,7 +285,7 @@ TEST_F(ConvertProgram, ImportIsRefusedWithEveryDifference) {
   EXPECT_TRUE(has(refusal({"import", path("own"), recipe, "--run-dir", run_dir}), "holds a run; continue it with"));
   fs::copy(hf / "model.safetensors", path("own/model.safetensors"), fs::copy_options::overwrite_existing);
   const std::string tensors = refusal({"import", path("own"), recipe, "--run-dir", path("new")});
-  EXPECT_TRUE(has(tensors, "model.embed_tokens.weight: [64, 32], was [97, 16] there; ")) << tensors;
+  EXPECT_TRUE(has(tensors, "model.embed_tokens.weight: [64, 32], but [97, 16] in it; ")) << tensors;
   EXPECT_TRUE(has(tensors, "; and ") && has(tensors, " more")) << tensors;
   fs::remove(path("own/model.safetensors"));
   EXPECT_TRUE(has(refusal({"import", path("own"), recipe, "--run-dir", path("new")}), "there is no model.safetensors"));

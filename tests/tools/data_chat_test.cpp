@@ -163,7 +163,7 @@ TEST_F(DataChat, InspectShowsWhichTokensCount) {
   EXPECT_EQ(count(one.out, "<|eot_id|>"), 3) << "the question, the answer, and the answer's labels: " << one.out;
   fs::remove(path("chat.mask"));
   const Ending without = run_meshtrain({"data", "inspect", path("chat.bin")});
-  EXPECT_TRUE(has(without.out, "chat.mask: the .json file names it, and it does not exist\n")) << without.out;
+  EXPECT_TRUE(has(without.out, "chat.mask: the .json file names it, but it does not exist\n")) << without.out;
 }
 
 TEST_F(DataChat, SaysWhatBecomesOfLongConversations) {
@@ -230,7 +230,7 @@ TEST_F(DataChat, ChoosesAmongTheFilesOfAFolder) {
   EXPECT_EQ(answers({"--include", "deep/*"}), "two");
   EXPECT_EQ(answers({"--include", "*.jsonl", "--exclude", "link.jsonl"}), "one");
   EXPECT_TRUE(has(answers({"--include", "*.txt"}), "--include and --exclude leave no file of " + path("in").string()));
-  EXPECT_TRUE(has(answers({"--include", "*.md"}), "there is no *.jsonl or *.ndjson in what it names"));
+  EXPECT_TRUE(has(answers({"--include", "*.md"}), "the given folders have no *.jsonl or *.ndjson"));
   fs::create_symlink(path("gone"), path("in/dangling.jsonl"));
   EXPECT_TRUE(has(answers({}), "dangling.jsonl: it is a link to " + path("gone").string() + ", which does not exist"));
   EXPECT_EQ(answers({"--exclude", "dangling*"}), "one two six");
@@ -270,8 +270,8 @@ TEST_F(DataChat, SaysWhatIsUnusual) {
   ASSERT_EQ(ending.status, 0) << ending.err;
   const std::string where = path("in/a.jsonl").string() + ":2";
   EXPECT_TRUE(has(ending.err,
-                  "meshtrain: warning: 1 message has a role that is none of system, developer, user, assistant, tool, "
-                  "function and ipython, and so no label as the assistant's; the first: " +
+                  "meshtrain: warning: 1 message has a role other than system, developer, user, assistant, tool, "
+                  "function and ipython, and therefore no labels; the first: " +
                       where + ": assistent\n"))
       << ending.err;
   EXPECT_TRUE(has(ending.err,
@@ -281,8 +281,8 @@ TEST_F(DataChat, SaysWhatIsUnusual) {
                       where + "\n"))
       << ending.err;
   EXPECT_TRUE(has(ending.err,
-                  "meshtrain: warning: --include *.json matches no file below the folders that are named\n"
-                  "meshtrain: warning: --exclude b* matches no file below the folders that are named\n"))
+                  "meshtrain: warning: --include *.json matches no file below the given folders\n"
+                  "meshtrain: warning: --exclude b* matches no file below the given folders\n"))
       << ending.err;
 }
 
@@ -306,7 +306,7 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
                         "\n");
   const Ending unread = run_meshtrain(words("unread.jsonl", 64));
   EXPECT_TRUE(has(unread.err, "warning: 1 conversation with tools, which the template does not mention")) << unread.err;
-  EXPECT_FALSE(has(unread.err, "of which the template writes nothing")) << unread.out;
+  EXPECT_FALSE(has(unread.err, "that the template leaves out")) << unread.out;
   write("call.jinja",
         "{% for m in messages %}{% if m.content %}{{ m.role }}: {{ m.content }};{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}");
@@ -317,10 +317,9 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   *std::find(calls.begin(), calls.end(), llama3()) = path("call.jinja");
   const Ending unwritten = run_meshtrain(calls);
   ASSERT_EQ(unwritten.status, 0) << unwritten.err;
-  EXPECT_TRUE(
-      has(unwritten.err,
-          "meshtrain: warning: 1 conversation with a message of the assistant, such as tool calls alone, of which the "
-          "template writes nothing: it has no label\n"))
+  EXPECT_TRUE(has(unwritten.err,
+                  "meshtrain: warning: 1 conversation with an assistant message that the template leaves out, such as "
+                  "tool calls alone: the message has no label\n"))
       << unwritten.err;
 
   write("refused.jsonl", R"({"messages": [{"role": "assistant", "content": "a"}]})"
@@ -339,7 +338,7 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
                        "\n");
   EXPECT_TRUE(has(only_complaint(run_meshtrain(words("roles.jsonl", 64))),
                   "1 without a label that counts; no message has the role assistant, whose labels count: the roles are "
-                  "bot, user: write"));
+                  "bot, user: rename"));
   write("a.txt", "{}");
   EXPECT_TRUE(has(only_complaint(run_meshtrain(words("a.txt", 64))),
                   "conversations are JSON lines, in a file *.jsonl or *.ndjson: if each of its lines is"));
@@ -360,9 +359,9 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   EXPECT_TRUE(has(only_complaint(run_meshtrain(no_template)), "has no chat template"));
   Words other = words("a.jsonl", 64);
   *std::find(other.begin(), other.end(), path("chat.bin").string()) = path("chat.tokens").string();
-  EXPECT_EQ(only_complaint(run_meshtrain(other)),
-            "--out has to be NAME.bin with --chat, beside which NAME.idx and NAME.mask are written, and is " +
-                path("chat.tokens").string());
+  EXPECT_EQ(only_complaint(run_meshtrain(other)), "--out must be NAME.bin with --chat, not " +
+                                                      path("chat.tokens").string() +
+                                                      ": NAME.idx and NAME.mask are written next to it");
 }
 
 // The loss of a run on what was prepared is that of the assistant's labels, and the model learns to answer and to stop.
@@ -433,7 +432,7 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
                         "--chat-template", llama3(),      "--prompt-file", path("asked.jsonl"), "--json",
                         "--max-tokens",    "20"};
   EXPECT_TRUE(
-      has(only_complaint(run_meshtrain(answer)), "asked.jsonl:2: the conversation ends with a message of the "));
+      has(only_complaint(run_meshtrain(answer)), "asked.jsonl:2: the conversation ends with an assistant message"));
   Words continuing = answer;
   continuing.push_back("--continue-final-message");
   const Ending answered = run_meshtrain(continuing);

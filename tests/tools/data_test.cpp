@@ -138,24 +138,24 @@ TEST(DataCommand, TokenisesText) {
   std::filesystem::copy_file(out, folder.path() / "plain.bin");
   const Ending unknown =
       run_meshtrain({"data", "inspect", folder.path() / "plain.bin", "--separator", "<|endoftext|>"});
-  EXPECT_TRUE(has(only_complaint(unknown), "is neither an id nor none: the text of a token is known with --tokenizer"));
+  EXPECT_TRUE(has(only_complaint(unknown), "is neither an id nor none: give --tokenizer to name a token by its text"));
   EXPECT_TRUE(has(inspected.out, "as text       Hello, world!<|endoftext|>one<|endoftext|>two <|endoftext|>"))
       << inspected.out;
   EXPECT_TRUE(has(with({"--separator", "none"}).out, ", no separator\n"));
   std::ofstream(folder.path() / "a.txt") << "Hello, w\xff\xferld!";
   EXPECT_TRUE(
-      has(with({}).out, "of 3 documents in 34 bytes of text, 2 bytes of the files were not UTF-8, separator 1100\n"));
+      has(with({}).out, "of 3 documents in 34 bytes of text, 2 bytes of the files not UTF-8, separator 1100\n"));
   EXPECT_TRUE(has(with({"--separator", "7", "--dtype", "uint32"}).out,
-                  "uint32, of 3 documents in 34 bytes of text, 2 bytes of the files were not UTF-8, separator 7"));
+                  "uint32, of 3 documents in 34 bytes of text, 2 bytes of the files not UTF-8, separator 7"));
   EXPECT_TRUE(
       has(only_complaint(with({"--separator", "</s>"})), "\"</s>\" is neither an id nor a token of the tokenizer"));
   EXPECT_TRUE(has(only_complaint(with({"--dtype", "uint8"})), "--dtype: uint8 cannot hold the ids of"));
   EXPECT_TRUE(
       has(only_complaint(run_meshtrain({"data", "prepare", "--text", tokenizer, "--out", out})), "--tokenizer"));
-  EXPECT_TRUE(has(only_complaint(run_meshtrain({"data", "prepare", "--out", out})), "--text or --bytes"));
+  EXPECT_TRUE(has(only_complaint(run_meshtrain({"data", "prepare", "--out", out})), "give --text, --bytes or --chat"));
   EXPECT_TRUE(
       has(only_complaint(run_meshtrain({"data", "prepare", "--text", tokenizer, "--tokenizer", "bytes", "--out", out})),
-          "no token ends documents: bytes names none"));
+          "no token ends documents: bytes has no eos_token"));
 }
 
 TEST(DataCommand, GoesOnAfterItWasKilled) {
@@ -184,7 +184,7 @@ TEST(DataCommand, GoesOnAfterItWasKilled) {
   EXPECT_FALSE(fs::exists(killed));
   const Ending resumed = run_meshtrain(words(killed));
   ASSERT_EQ(resumed.status, 0) << resumed.err;
-  EXPECT_TRUE(has(resumed.err, " there from an earlier run")) << resumed.err;
+  EXPECT_TRUE(has(resumed.err, " ready from an earlier run")) << resumed.err;
   const auto read = [](const fs::path& file) {
     std::ifstream stream(file, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(stream), {});

@@ -272,8 +272,8 @@ TEST_F(Evaluate, DocumentsAreThoseOfTheRunOrNone) {
   ASSERT_EQ(train(1, {"--set", "checkpoint.every=4"}).status, 0);
   EXPECT_EQ(
       only_complaint(run_meshtrain({"evaluate", run_dir, "--tokens", path("held_out.bin"), "--documents", "own"})),
-      "--documents own: neither a sidecar of " + path("held_out.bin").string() +
-          " nor the run's data.documents says which token ends a document: give its id, or none");
+      "--documents own: neither the .json file of " + path("held_out.bin").string() +
+          " nor the run's data.documents gives the token that ends a document: give its id, or none");
 }
 
 // A run that keeps attention inside documents, and the Hugging Face folder of the same weights, have other losses.
@@ -292,12 +292,13 @@ TEST_F(Evaluate, ModelsThatTreatDocumentsDifferentlyAreNamed) {
     return count(run_meshtrain(with({"evaluate"}, words)).err, "warning: these losses are not comparable");
   };
   const Ending differ = run_meshtrain_on_ranks(2, with({"evaluate"}, both));
-  EXPECT_EQ(count(differ.err,
-                  "meshtrain: warning: these losses are not comparable, as documents are treated differently: give "
-                  "--documents own or --documents none for all: " +
-                      exported + ": attention crosses documents (none); " + run_dir.string() +
-                      "/checkpoints/step-00000004: attention stays inside documents (7)\n"),
-            1)
+  EXPECT_EQ(
+      count(differ.err,
+            "meshtrain: warning: these losses are not comparable, because documents are treated differently: give "
+            "--documents own or --documents none for all: " +
+                exported + ": attention crosses documents (none); " + run_dir.string() +
+                "/checkpoints/step-00000004: attention stays inside documents (7)\n"),
+      1)
       << differ.err;
   EXPECT_EQ(warnings(with(both, {"--documents", "none"})), 0);
   EXPECT_EQ(warnings(with(both, {"--documents", "7"})), 0);
@@ -327,7 +328,7 @@ TEST_F(Evaluate, AnIndexBesideTokensSaysWhatTheyAre) {
   EXPECT_EQ(says({"--layout", "records", "--documents", "index"}), "");
   EXPECT_EQ(only_complaint(run_meshtrain(with(with({"evaluate"}, of_folder), {"--dtype", "uint16"}))),
             "--tokens: " + packed +
-                ": packed.idx beside it is an index of Megatron: use dtype megatron, or move the index away to "
+                ": packed.idx next to it is a Megatron index: use dtype megatron, or move the index away to "
                 "read the file as uint16");
 
   train_one();  // on bytes, without documents: a Megatron file is a stream, and attention crosses its documents
@@ -351,13 +352,13 @@ TEST_F(Evaluate, WhatARunSaysOfItsOwnFileDoesNotBindAnother) {
   write("held.jsonl", R"({"messages": [{"role": "user", "content": "A question that was not made tokens of"}]})"
                       "\n");
   EXPECT_TRUE(has(only_complaint(run_meshtrain({"evaluate", run_dir, "--tokens", path("held.jsonl")})),
-                  "held.jsonl: it looks like JSON Lines text, not token ids: make tokens of it with"));
-  EXPECT_EQ(refusal({}), "--dtype must be given: the run's own file is one of Megatron, but " + other +
-                             " has neither an index (.idx) nor a sidecar beside it: put its index there, or say what "
-                             "its tokens are");
+                  "held.jsonl: it looks like JSON Lines text, not token ids: make tokens from it with"));
+  EXPECT_EQ(refusal({}), "--dtype must be given: the run's own file is a Megatron file, but " + other +
+                             " has neither an index (.idx) nor a .json file next to it: put its index there, or give "
+                             "the type of its tokens");
   EXPECT_EQ(refusal({"--dtype", "uint8"}),
-            "--documents must be given, as the run keeps attention inside documents: neither a sidecar of " + other +
-                " nor the run's data.documents says which token ends a document: give its id, or none");
+            "--documents must be given, because the run keeps attention inside documents: neither the .json file of " +
+                other + " nor the run's data.documents gives the token that ends a document: give its id, or none");
   EXPECT_EQ(evaluate(1, {run_dir, "--tokens", other, "--dtype", "uint8", "--documents", "none"}).size(), 1u);
   write("text.txt", std::string(200, '\5'));
   ASSERT_EQ(run_meshtrain({"data", "prepare", "--bytes", path("text.txt"), "--out", path("text.bin"), "--separator",
@@ -389,13 +390,14 @@ TEST_F(Evaluate, MistakesAreOneLine) {
             "--tokens must be given: the file of tokens to evaluate on");
   EXPECT_EQ(complaint_of({fixture_model("llama"), "--tokens", own}),
             "--sequence-length must be given: " + fixture_model("llama") +
-                " does not say in which lengths tokens are evaluated, and takes up to 256");
+                " does not give the length of a sample; the model takes up to 256");
   EXPECT_EQ(complaint_of({run, "--tokens", own, "--dtype", "uint33"}),
             "--dtype uint33: \"uint33\" is not one of uint8, uint16, uint32, megatron; did you mean \"uint32\"?");
   const std::string lines = path("held.jsonl");
   write("held.jsonl", R"({"text": "A text that a new user gives to evaluate without making tokens of it first"})"
                       "\n");
-  const std::string kind = "looks like JSON Lines text, not token ids: make tokens of it with meshtrain data prepare ";
+  const std::string kind =
+      "looks like JSON Lines text, not token ids: make tokens from it with meshtrain data prepare ";
   EXPECT_TRUE(has(complaint_of({run, "--tokens", lines, "--dtype", "uint16"}),
                   "--tokens: " + lines + " " + kind + "--text " + lines));
   EXPECT_EQ(complaint_of({run, "--checkpoints", "3"}), "--checkpoints 3: there is no checkpoint of step 3 in " + run +
@@ -403,13 +405,13 @@ TEST_F(Evaluate, MistakesAreOneLine) {
   EXPECT_EQ(complaint_of({run, "--checkpoints", "last"}), "--checkpoints last: give all, or steps, as in 500,1000");
   run_dir = path("without");
   ASSERT_EQ(train(1, {"--set", "checkpoint.every=4"}).status, 0);
-  EXPECT_EQ(complaint_of({run_dir}), "--tokens must be given: the recipe of " + run_dir.string() +
-                                         "/checkpoints/step-00000004 has no evaluate.tokens, a file that was not "
-                                         "trained on");
+  EXPECT_EQ(complaint_of({run_dir}),
+            "--tokens must be given: the recipe of " + run_dir.string() +
+                "/checkpoints/step-00000004 has no evaluate.tokens: give a file that was not trained on");
   EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "--samples: 42 are requested, but "));
   EXPECT_TRUE(has(complaint_of({run, "--mesh", "dp=2"}), "dp=2"));
   EXPECT_EQ(complaint_of({run, "--mesh", "pipeline=1"}),
-            "--mesh pipeline=1: there is no axis pipeline; here it is pp: the axes are pp, dp, cp, tp, ep");
+            "--mesh pipeline=1: unknown axis pipeline; here it is pp: the axes are pp, dp, cp, tp, ep");
   EXPECT_TRUE(has(run_meshtrain_on_ranks(4, {"evaluate", run, "--mesh", "pp=4"}).err,
                   "--mesh: pp=4 makes 4 stages, but the model has only 2 layers: use a smaller pp"));
   EXPECT_EQ(complaint_of({run, "--offload", "/nowhere/shards"}),

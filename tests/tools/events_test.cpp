@@ -59,7 +59,7 @@ TEST_F(RunEventsProgram, ARankThatIsKilledIsDiagnosedAsTheConsoleSaid) {
     const Ending ending = program.wait();
     EXPECT_NE(ending.status, 0);
     const std::string verdict = last_line(ending);
-    EXPECT_TRUE(has(verdict, " is gone without a word")) << ending.err;
+    EXPECT_TRUE(has(verdict, " ended without a message")) << ending.err;
     const json failed = last("rank_failed");
     ASSERT_TRUE(failed.is_object());
     EXPECT_EQ(failed.at("rank"), rank);
@@ -119,7 +119,7 @@ TEST_F(RunEventsProgram, ARunThatIsStoppedAndResumedSaysSo) {
   EXPECT_EQ(last("done").at("step"), step + 4);
   const Ending diagnosed = run_meshtrain({"diagnose", run_dir.string()});
   EXPECT_EQ(diagnosed.status, 0) << diagnosed.err;
-  EXPECT_TRUE(has(diagnosed.out, " is done: all steps are made")) << diagnosed.out;
+  EXPECT_TRUE(has(diagnosed.out, " is complete: all steps are done")) << diagnosed.out;
   EXPECT_TRUE(has(run_meshtrain({"report", run_dir.string()}).out, ": meshes dp=2,cp=1,tp=1 (steps 1 to "));
 }
 

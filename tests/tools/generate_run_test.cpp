@@ -46,12 +46,13 @@ TEST_F(GenerateRun, SaysThatTheTokenizerIsAnotherOrGone) {
   const std::string other = source_folder() + "/tests/tokenizer/fixtures/llama3";
   const Ending differs = generate({"--prompt", "abc", "--tokenizer", "bytes"});
   EXPECT_EQ(differs.status, 0) << differs.err;
-  EXPECT_TRUE(has(differs.err, "warning: the tokenizer bytes is not the one that the run had: its checksum was "))
+  EXPECT_TRUE(
+      has(differs.err, "warning: the tokenizer bytes is not the run's: the checksum of the run's tokenizer was "))
       << differs.err;
   fs::remove(tokenizer);
   EXPECT_TRUE(has(only_complaint(generate({"--prompt", "abc"})),
                   "prompt 1 is a text, and data.tokenizer of the run's recipe, " + tokenizer.string() +
-                      ", does not exist any more: give --tokenizer"));
+                      ", no longer exists: give --tokenizer"));
   EXPECT_EQ(train(1, {"--resume", "--set", "train.steps=5", "--set", "model.vocab_size=40000", "--set",
                       "data.tokenizer=" + tokenizer.string()})
                 .status,

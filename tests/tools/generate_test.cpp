@@ -237,7 +237,7 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   const auto complaint = [](const Words& more) { return only_complaint(run_meshtrain(with({"generate"}, more))); };
   const std::string llama = model("llama");
   EXPECT_TRUE(has(complaint({llama}), "--prompt, --prompt-file or --tokens"));
-  EXPECT_TRUE(has(complaint({llama, "--prompt", "a"}), "prompt 1 is a text, and the model has no tokenizer"));
+  EXPECT_TRUE(has(complaint({llama, "--prompt", "a"}), "prompt 1 is text, but the model's folder has no tokenizer"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1,x"}), "--tokens: \"1,x\""));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1,97"}), "prompt 1 has token 97, the model's vocabulary has 97"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--prompt", "a"}), "--prompt"));
@@ -247,7 +247,7 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--temperature", "nan"}), "--temperature: nan"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--temperature", "1", "--min-p", "2"}), "--min-p: 2"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--repetition-penalty", "0"}), "--repetition-penalty: 0"));
-  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--bad-words", "1,97"}), "--bad-words: there is no token 97"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--bad-words", "1,97"}), "--bad-words: token 97 does not exist"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--bad-words", "x"}), "--bad-words: \"x\""));
   EXPECT_EQ(complaint({llama, "--tokens", "1", "--stop", "a"}), "--stop needs a text: give --tokenizer");
   for (const std::string seed : {"-1", "ten", "9223372036854775808", "99999999999999999999"}) {
@@ -276,14 +276,15 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   EXPECT_EQ(complaint({llama, "--prompt-file", both}),
             both + ":3: the object has both \"prompt\" and \"tokens\": leave one out");
   const std::string gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";
+  EXPECT_EQ(complaint({llama, "--prompt", "a", "--tokenizer", gpt2}),
+            "--tokenizer " + gpt2 +
+                ": its ids go up to 1100, but those of the model up to 96: give the tokenizer that the model was "
+                "trained with");
   EXPECT_EQ(
-      complaint({llama, "--prompt", "a", "--tokenizer", gpt2}),
-      "--tokenizer " + gpt2 +
-          ": its ids go up to 1100, those of the model to 96: give the tokenizer that the model was trained with");
-  EXPECT_EQ(complaint({llama, "--prompt", "a", "--tokenizer", llama + "/config.json"}),
-            llama +
-                "/config.json: is not a tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece "
-                "*.model, a folder with one of them, or the word bytes");
+      complaint({llama, "--prompt", "a", "--tokenizer", llama + "/config.json"}),
+      llama +
+          "/config.json: is not a tokenizer.json, because it has no model: give a tokenizer.json, a SentencePiece "
+          "*.model, a folder with one of them, or the word bytes");
   EXPECT_TRUE(has(complaint({source_folder(), "--tokens", "1"}), "there is no config.json in " + source_folder()));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--precision", "fp8"}), "--precision"));
   EXPECT_TRUE(has(complaint({llama, "--prompt", "a", "--tokenizer", "/nowhere"}), "/nowhere"));
@@ -291,11 +292,11 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
 
 TEST(Generate, WhatIsWrongOnAMeshIsSaidOnce) {
   EXPECT_EQ(only_complaint(run_meshtrain_on_ranks(2, {"generate", model("llama"), "--tokens", "1", "--mesh", "cp=2"})),
-            "mesh dp=1,cp=2,tp=1: text is generated over dp, whose ranks take different prompts, and tp, whose ranks "
-            "share one: leave cp out and give its 2 ranks to dp or tp, as in --mesh tp=2");
+            "mesh dp=1,cp=2,tp=1: generate has the axes dp (different prompts) and tp (one prompt together): leave cp "
+            "out and give its 2 ranks to dp or tp, as in --mesh tp=2");
   EXPECT_EQ(only_complaint(run_meshtrain_on_ranks(2, {"generate", model("llama"), "--tokens", "1", "--mesh", "pp=2"})),
-            "mesh pp=2,dp=1,cp=1,tp=1: text is generated over dp, whose ranks take different prompts, and tp, whose "
-            "ranks share one: leave pp out and give its 2 ranks to dp or tp, as in --mesh tp=2");
+            "mesh pp=2,dp=1,cp=1,tp=1: generate has the axes dp (different prompts) and tp (one prompt together): "
+            "leave pp out and give its 2 ranks to dp or tp, as in --mesh tp=2");
   const Ending heads = run_meshtrain_on_ranks(3, {"generate", model("llama"), "--tokens", "1"});
   EXPECT_EQ(count(heads.err, "meshtrain: "), 1) << heads.err;
   EXPECT_TRUE(has(heads.err, "tp")) << heads.err;
@@ -338,13 +339,12 @@ TEST_F(GenerateFromRun, AFolderThatIsGoneIsNamedWithWhatToDo) {
   const Words words = {"generate", run_dir, "--max-tokens", "2"};
   EXPECT_FALSE(has(run_meshtrain(with(words, {"--tokens", "1"})).err, "model.hf"));
   fs::remove_all(path("hf"));
-  const std::string gone = "model.hf of the run's recipe, " + path("hf").string() + ", does not exist any more";
+  const std::string gone = "model.hf of the run's recipe, " + path("hf").string() + ", no longer exists";
   EXPECT_EQ(only_complaint(run_meshtrain(with(words, {"--prompt", "a"}))),
             "prompt 1 is a text, and " + gone + ": give --tokenizer, the file or folder where its tokenizer is now");
   const Ending ending = run_meshtrain(with(words, {"--tokens", "1"}));
   EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.err, gone + ", and no token is known that ends a text: give a --tokenizer that names one\n"))
-      << ending.err;
+  EXPECT_TRUE(has(ending.err, gone + ", and no token is known to end a text: give --tokenizer\n")) << ending.err;
   EXPECT_FALSE(has(run_meshtrain(with(words, {"--tokens", "1", "--ignore-eos"})).err, gone));
 }
 
@@ -364,11 +364,11 @@ TEST_F(GenerateFromRun, ACheckpointWithoutItsManifestIsNamedWithTheOthers) {
   const std::string damaged = "the checkpoint " + newest.string() + " has no manifest.json: it is damaged";
   for (const fs::path& folder : {run_dir, newest}) {
     EXPECT_EQ(only_complaint(run_meshtrain({"generate", folder, "--tokens", "1"})),
-              damaged + "; beside it there are checkpoints of step 2: give the folder of one");
+              damaged + "; its folder also has checkpoints of step 2: give one of these");
   }
   fs::remove_all(run_dir / "checkpoints/step-00000002");
   EXPECT_EQ(only_complaint(run_meshtrain({"generate", run_dir, "--tokens", "1"})),
-            damaged + ", and there is no other beside it");
+            damaged + ", and its folder has no other checkpoint");
 }
 
 }  // namespace

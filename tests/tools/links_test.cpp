@@ -112,7 +112,7 @@ TEST_P(Firewalls, HostsThatCannotWatchEachOtherTrainAndSaySo) {
   ASSERT_EQ(lines.size(), 1u) << ending.err;
   EXPECT_EQ(lines[0].rfind("warning: rank 2 on mtb", 0), 0u) << lines[0];
   EXPECT_TRUE(has(lines[0], " cannot reach rank 0 over TCP (tried 10.77.0.1")) << lines[0];
-  EXPECT_TRUE(has(lines[0], "): a loss of this host would not be noticed")) << lines[0];
+  EXPECT_TRUE(has(lines[0], "): if this host is lost, nothing will report it")) << lines[0];
   expect_steps(metrics(), metrics().size());
 }
 
@@ -129,7 +129,7 @@ TEST_F(Links, OthersWithTheSameAddressesOnEachHostAreNotTakenForTheNetwork) {
   const Ending ending = program.wait();
   ASSERT_EQ(told(ending).size(), 1u) << ending.err;
   EXPECT_TRUE(has(told(ending)[0], "rank 2 (dp=2 cp=0 tp=0) on host mtb")) << ending.err;
-  EXPECT_TRUE(has(told(ending)[0], ", and rank 3 there, is gone without a word")) << ending.err;
+  EXPECT_TRUE(has(told(ending)[0], ", and rank 3 there, ended without a message")) << ending.err;
 }
 
 TEST_F(Links, AHostThatIsStoppedGoesOn) {

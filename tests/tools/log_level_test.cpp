@@ -69,10 +69,9 @@ TEST_F(LogLevelOption, LeavesTheLineOfAFailedCommand) {
 }
 
 TEST_F(LogLevelOption, RefusesAnotherWord) {
-  EXPECT_EQ(
-      only_complaint(run_meshtrain({"data", "inspect", "x", "--log-level", "loud"})),
-      "meshtrain data inspect: --log-level: \"loud\" is not a level of the log: give info, warning, error or off: "
-      "see meshtrain data inspect --help");
+  EXPECT_EQ(only_complaint(run_meshtrain({"data", "inspect", "x", "--log-level", "loud"})),
+            "meshtrain data inspect: --log-level: \"loud\" is not a log level: give info, warning, error or off: "
+            "see meshtrain data inspect --help");
 }
 
 }  // namespace

@@ -35,11 +35,11 @@ TEST_F(MeshAuto, TakesAMachineThatWasMeasuredBefore) {
   const std::string machine = path("machine.yaml");
   const Ending measured = run_meshtrain_on_ranks(2, {"plan", recipe, "--calibrate", "--out", machine});
   ASSERT_EQ(measured.status, 0) << measured.err;
-  EXPECT_TRUE(has(measured.out, " a rank, is what was free now: change it there, or say plan --memory\n"))
+  EXPECT_TRUE(has(measured.out, " a rank, is what was free just now: change it there, or use plan --memory\n"))
       << measured.out;
   const Ending again = run_meshtrain_on_ranks(2, {"plan", recipe, "--calibrate", "--out", machine});
   EXPECT_EQ(again.status, 2);
-  EXPECT_TRUE(has(again.err, "--out " + machine + ": it exists: give another name, or move it away")) << again.err;
+  EXPECT_TRUE(has(again.err, "--out " + machine + " already exists: give another name, or move it away")) << again.err;
   const Ending planned = run_meshtrain({"plan", recipe, "--ranks", "2", "--machine", machine});
   ASSERT_EQ(planned.status, 0) << planned.err;
   EXPECT_TRUE(has(planned.out, "a step on measured")) << planned.out;
@@ -57,11 +57,11 @@ TEST_F(MeshAuto, IsRefusedInOneLine) {
             0u);
   EXPECT_EQ(
       complaint(2, {"--mesh", "auto", "--machine", "h1000"}),
-      "--machine h1000: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
+      "--machine h1000: neither a file nor a preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "device=cuda"}),
             "--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--machine", "h100", "--set", "device=cpu"}),
-            "--machine h100 has times of GPUs, and device: cpu takes CPUs here: name a machine of these, or leave "
+            "--machine h100 has times for GPUs, but device: cpu takes CPUs here: give a machine with these, or leave "
             "--machine out");
   EXPECT_EQ(
       complaint(2, {"--mesh", "auto", "--check"}),

@@ -113,10 +113,10 @@ TEST(MeshCommand, RefusesWhatDoesNotFit) {
     return only_complaint(run_meshtrain(words));
   };
   EXPECT_TRUE(has(complaint({"--mesh", "dp=3,tp=2", "--ranks", "8"}), "dp=3 x cp=1 x tp=2 needs 6 ranks, but 8"));
-  EXPECT_EQ(complaint({"--mesh", "dp=auto"}), "mesh dp=auto: give --ranks, the number of ranks in all");
-  EXPECT_TRUE(has(complaint({"--mesh", "dp=2,xp=2"}), "there is no axis xp: the axes are pp, dp, cp, tp, ep"));
+  EXPECT_EQ(complaint({"--mesh", "dp=auto"}), "mesh dp=auto: give --ranks, the total number of ranks");
+  EXPECT_TRUE(has(complaint({"--mesh", "dp=2,xp=2"}), "unknown axis xp: the axes are pp, dp, cp, tp, ep"));
   EXPECT_EQ(complaint({"--mesh", "pipeline=2"}),
-            "--mesh pipeline=2: there is no axis pipeline; here it is pp: the axes are pp, dp, cp, tp, ep");
+            "--mesh pipeline=2: unknown axis pipeline; here it is pp: the axes are pp, dp, cp, tp, ep");
   EXPECT_TRUE(has(complaint({"--mesh", "dp=0"}), "dp=0"));
   EXPECT_TRUE(has(complaint({"--mesh", "dp"}), "'dp' is not an axis and its size"));
   EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,tp,dp"}),
@@ -138,7 +138,7 @@ TEST(MeshCommand, SaysHowARecipesAttentionIsCut) {
   EXPECT_TRUE(has(ring.out, " bytes forward and ")) << ring.out;
 
   const Ending other = run_meshtrain({"mesh", recipe, "--mesh=cp=2", "--set", "parallel.context.algorithm=ulysses"});
-  EXPECT_TRUE(has(other.out, "attention over cp: ulysses, contiguous: as asked for")) << other.out << other.err;
+  EXPECT_TRUE(has(other.out, "attention over cp: ulysses, contiguous: as requested")) << other.out << other.err;
 
   const Ending alone = run_meshtrain({"mesh", recipe});
   ASSERT_EQ(alone.status, 0) << alone.err;

@@ -36,7 +36,7 @@ TEST(PlanCommand, ListsWhatIsPossibleAndWhyTheRestIsNot) {
   const Ending ending = run_meshtrain(plan_words({"--ranks", "8", "--top", "3"}));
   ASSERT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(ending.err, "");
-  EXPECT_EQ(ending.out.rfind("A ranking by traffic alone: without --machine nothing says which mesh is the fastest.\n"
+  EXPECT_EQ(ending.out.rfind("Ranked by traffic alone: without --machine the fastest mesh is not known.\n"
                              "8 meshes of 8 ranks, 1 host of 8 ranks (assumed); bytes of the fullest rank, on CPUs, ",
                              0),
             0u)
@@ -75,7 +75,7 @@ TEST(PlanCommand, SaysHowManyHostsWereAssumed) {
   EXPECT_EQ(assumed, given);
   const std::string without = run_meshtrain(plan_words(gpus)).out;
   EXPECT_TRUE(has(without, ", 2 hosts of 8 ranks (assumed), ")) << without;
-  EXPECT_TRUE(has(without, "\n  assumed: --hosts-of N says how many ranks a host has\n")) << without;
+  EXPECT_TRUE(has(without, "\n  assumed: give --hosts-of N, the number of ranks on a host\n")) << without;
   const std::string with_hosts = run_meshtrain(plan_words(stated)).out;
   EXPECT_FALSE(has(with_hosts, "assumed")) << with_hosts;
   EXPECT_TRUE(has(with_hosts, ", 2 hosts of 8 ranks, ")) << with_hosts;
@@ -83,8 +83,8 @@ TEST(PlanCommand, SaysHowManyHostsWereAssumed) {
 
 TEST(PlanCommand, RefusesTimesOfAnotherDevice) {
   EXPECT_EQ(only_complaint(run_meshtrain(plan_words({"--ranks", "2", "--machine", "h100", "--set", "device=cpu"}))),
-            "device: cpu, and --machine h100 has times of device: cuda: name a machine of that device, or change "
-            "device");
+            "device: cpu, but --machine h100 has times for device: cuda: give a machine with the recipe's device, or "
+            "change device");
 }
 
 TEST(PlanCommand, AbbreviatesMany) {
@@ -143,17 +143,17 @@ TEST(PlanCommand, SaysWhatIsMissing) {
             "(train.global_batch / micro_batch), cp 256 (train.sequence_length), tp 4 (heads, key-value heads and "
             "intermediate_size of the model)");
   const std::string fits_on_more = complaint({"--ranks", "8", "--memory", "20MiB"});
-  const char* const least = "a rank: dp=1,cp=8,tp=1 needs least, ";
+  const char* const least = "a rank: dp=1,cp=8,tp=1 needs the least, ";
   EXPECT_TRUE(has(fits_on_more, "no mesh of 8 ranks fits in 20 MiB ") && has(fits_on_more, least)) << fits_on_more;
   const bool on_16 = has(fits_on_more, "; it would fit on 16 ranks");  // 32 where products need more for a moment
   EXPECT_TRUE(on_16 || has(fits_on_more, "; it would fit on 32 ranks")) << fits_on_more;
   const std::string fits_nowhere = complaint({"--ranks", "8", "--memory", "1MiB"});
   EXPECT_TRUE(has(fits_nowhere, "no mesh of 8 ranks fits in 1 MiB ") && has(fits_nowhere, least)) << fits_nowhere;
-  EXPECT_TRUE(has(fits_nowhere, "; nor would it on more ranks: train.activation_checkpointing.mode: full"))
+  EXPECT_TRUE(has(fits_nowhere, "; more ranks would not be enough either: train.activation_checkpointing.mode: full"))
       << fits_nowhere;
   EXPECT_EQ(complaint({"--ranks", "8", "--memory", "40"}),
             "--memory 40: expected a size above 0 with its unit, as in 80GiB, 512MiB or 80GB");
-  EXPECT_EQ(complaint({"--ranks", "16385"}), "--ranks 16385: a plan is of at most 16384 ranks");
+  EXPECT_EQ(complaint({"--ranks", "16385"}), "--ranks 16385: a plan covers at most 16384 ranks");
   EXPECT_TRUE(has(complaint({"--ranks", "0"}), "--ranks: 0 is not a whole number"));
   EXPECT_EQ(complaint({}), "meshtrain plan: --ranks is required: see meshtrain plan --help");
   EXPECT_EQ(complaint({"--ranks", "1", "--json", "/nowhere/plan.json"}),

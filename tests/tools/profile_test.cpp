@@ -198,11 +198,12 @@ TEST_F(Profile, ThatCannotBeWrittenWarnsAndTheRunGoesOn) {
 
 TEST_F(Profile, OfStepsOrRanksThatDoNotExistIsRefused) {
   const std::string late = complaint(1, settings("dp=1", "{from: 3, steps: 3}"));
-  EXPECT_TRUE(has(late, ": 3 steps from step 3 on end after train.steps, 4: begin earlier, or trace fewer")) << late;
+  EXPECT_TRUE(has(late, ": 3 steps from step 3 on would end after train.steps, 4: begin earlier, or trace fewer"))
+      << late;
   const std::string absent = complaint(2, settings("dp=2", "{from: 1, ranks: [0, 2]}"));
-  EXPECT_TRUE(has(absent, "train.profile.ranks: there is no rank 2: this mesh has ranks 0 to 1")) << absent;
+  EXPECT_TRUE(has(absent, "train.profile.ranks: rank 2 does not exist: this mesh has ranks 0 to 1")) << absent;
   EXPECT_TRUE(has(complaint(1, settings("dp=1", "{from: -1}")), "train.profile.from"));
-  EXPECT_TRUE(has(complaint(1, settings("dp=1", "{steps: 2}")), "needs the first step beside it: from"));
+  EXPECT_TRUE(has(complaint(1, settings("dp=1", "{steps: 2}")), "needs train.profile.from, the first step to trace"));
 }
 
 }  // namespace

@@ -220,7 +220,8 @@ TEST(RanksScript, EndsACommandThatDoesNotListen) {
   program.signal(SIGTERM);
   const Ending ending = program.wait();
   EXPECT_NE(ending.status, 0);
-  EXPECT_TRUE(has(ending.err, "ranks: the command has not heard the request, so it is ended\n")) << ending.err;
+  EXPECT_TRUE(has(ending.err, "ranks: the command does not react to the request to stop, so it is ended\n"))
+      << ending.err;
 }
 
 TEST(RanksScript, PassesQuitOnToTheRanks) {

@@ -32,7 +32,7 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
   for (const auto& [word, here] : std::vector<std::pair<std::string, std::string>>{
            {"etp", "an expert is on one rank: tp does not cut it, ep of parallel.mesh takes its ranks instead"},
            {"dpo",
-            "there is no loss of preferences or rewards: training minimises the loss of the next token, also of "
+            "losses of preferences and rewards are not supported: training minimises the next-token loss, also on "
             "conversations (docs/data.md)"}}) {
     EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--explain", word})),
               "--explain " + word + ": unknown key; here " + here);
@@ -64,7 +64,7 @@ const std::vector<Foreign> kConfigurations = {
     {"deepspeed_transformers_zero3.json",
      1,
      {"precision: fp16_mixed", "growth_interval: 1000", "betas: [0.8, 0.999]", "to: host", "mode: full_shard"},
-     {"fp16.hysteresis: 2: the scale shrinks"}},
+     {"fp16.hysteresis: 2: meshtrain shrinks the scale"}},
     {"deepspeed_transformers_zero2.json",
      1,
      {"mode: shard_grad_op", "clip_norm: 1  # the Trainer's default", "first_ratio: 0\n"},
@@ -79,7 +79,7 @@ const std::vector<Foreign> kConfigurations = {
       "global_batch: 128", "steps: 15258789", "total_steps: 15228271", "warmup_steps: 30517", "decay: matrices",
       "learning_rate: 0.00015", "{pattern: lm_head.weight, learning_rate_factor: 3.33", "time_limit: 14100",
       "every: 1000"},
-     {"--split: ", "--fp8-format: hybrid: there is no FP8", "--apply-layernorm-1p: true"}},
+     {"--split: ", "--fp8-format: hybrid: FP8 is not supported", "--apply-layernorm-1p: true"}},
     {"megatron_gpt3_175b.txt",
      8,
      {"mesh: {pp: 16, dp: auto, cp: 1, tp: 8}", "precision: fp16_mixed", "initial: 4294967296",
@@ -167,7 +167,7 @@ std::string converted(const std::string& name, const std::string& configuration)
   const Ending ending = run_meshtrain({"recipe", "--from", (folder.path() / name).string()});
   const bool is_lost = has(ending.out, "\n# Not converted, and numbers change without it:\n");
   EXPECT_EQ(ending.status, is_lost ? 1 : 0) << ending.err << ending.out;
-  EXPECT_EQ(has(ending.err, "not converted, though numbers change without it: "), is_lost) << ending.err;
+  EXPECT_EQ(has(ending.err, " numbers could not be converted: see the end of the recipe"), is_lost) << ending.err;
   return ending.out;
 }
 
@@ -185,7 +185,7 @@ TEST(RecipeCommand, ConvertsOrListsEveryKey) {
           {"a.json",
            R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8, "zebra": 1}})",
            {"zero_optimization.zero_hpz_partition_size: 8: parallel.fsdp.mode: hybrid_shard",
-            "zero_optimization.zebra: 1: nothing in a recipe is like it"},
+            "zero_optimization.zebra: 1: a recipe has no such setting"},
            {}},
           {"b.json",
            R"({"train_batch_size": 8, "tensor_parallel": {"autotp_size": 4}, "sequence_parallel_size": 2})",
@@ -194,7 +194,7 @@ TEST(RecipeCommand, ConvertsOrListsEveryKey) {
           {"c.json",
            R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false, "bias_correction": false}}})",
            {part, "weight_decay: 0.1\n", "bias_correction: false: adamw always corrects",
-            "adam_w_mode: false: Adam adds the decay to gradients (L2), and here weights decay"},
+            "adam_w_mode: false: Adam adds the decay to gradients (L2), meshtrain's adamw does not"},
            {}},
           {"d.json",
            R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}}})",
@@ -202,12 +202,12 @@ TEST(RecipeCommand, ConvertsOrListsEveryKey) {
            {"adam_w_mode", "Not converted"}},
           {"e.yaml",
            "distributed_type: FSDP\nmixed_precision: fp8\nfsdp_config: {fsdp_zebra: 3, fsdp_version: 2}\n",
-           {"precision: bf16_mixed", "mixed_precision: fp8: there is no FP8: layers compute in bf16",
-            "fsdp_config.fsdp_zebra: 3: nothing in a recipe is like it"},
+           {"precision: bf16_mixed", "mixed_precision: fp8: FP8 is not supported: layers compute in bf16",
+            "fsdp_config.fsdp_zebra: 3: a recipe has no such setting"},
            {"fsdp_version"}},
           {"f.yaml",
            "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, zebra: true, zero3_init_flag: true}\n",
-           {"mode: full_shard", "deepspeed_config.zebra: true: nothing in a recipe is like it"},
+           {"mode: full_shard", "deepspeed_config.zebra: true: a recipe has no such setting"},
            {"zero3_init_flag"}},
           {"g.yaml",
            "distributed_type: FSDP\ngradient_clipping: 0.5\nfsdp_config: {fsdp_version: 2}\n",
@@ -245,7 +245,7 @@ TEST(RecipeCommand, EveryAutoOfDeepSpeedIsToBeGivenWithWhatFillsItIn) {
         "train.clip_norm: gradient_clipping is auto: give the Trainer's max_grad_norm (by default 1); until then the "
         "recipe has 1",
         "schedule.warmup_steps: scheduler.params.warmup_num_steps is auto: give the Trainer's warmup_steps, or its "
-        "warmup_ratio x train.steps (by default 0), and 2 at least; until then the recipe has 2",
+        "warmup_ratio x train.steps (by default 0), at least 2; until then the recipe has 2",
         "optimizer.learning_rate: optimizer.params.lr, scheduler.params.warmup_max_lr are auto: give the Trainer's "
         "learning_rate (by default 5e-05)",
         "parallel.fsdp.mode: zero_optimization.stage is auto: ", "parallel.fsdp.offload.to: zero_optimization.",
@@ -318,7 +318,7 @@ TEST(RecipeCommand, ReadsTheArgumentsOfMegatron) {
             {"attention_bias", "nnodes"}},
            {"factor.txt",
             usual + "--use-rope-scaling --rope-scaling-factor 32",
-            {"rope_type: llama3, factor: 32,", "--rope-scaling-factor: Megatron's GPT models do not get it"},
+            {"rope_type: llama3, factor: 32,", "--rope-scaling-factor: Megatron's GPT models ignore it"},
             {}},
            {"eight.txt",
             usual + "--use-rope-scaling --rope-scaling-factor 8",
@@ -326,7 +326,7 @@ TEST(RecipeCommand, ReadsTheArgumentsOfMegatron) {
             {"--rope-scaling-factor"}},
            {"script.sh",
             "#!/bin/sh\npython pretrain_gpt.py --num-layers 4 --add-qkv-bias --disable-bias-linear --zebra 5\n",
-            {"num_hidden_layers: 4\n", "family: qwen2", "--zebra: 5: nothing in a recipe is like it"},
+            {"num_hidden_layers: 4\n", "family: qwen2", "--zebra: 5: a recipe has no such setting"},
             {}}}) {
     const std::string text = converted(each.name, each.configuration);
     for (const std::string& word : each.in_recipe) EXPECT_TRUE(has(text, word)) << word << " is not in\n" << text;
@@ -406,7 +406,7 @@ TEST(RecipeCommand, DefaultsOfTheToolAreWrittenOut) {
                 {"c.json",
                  torch_keys,
                  {"growth_interval: 1000\n", "initial: 65536\n", "weight_decay: 0.01  # the default of DeepSpeed",
-                  "fp16.hysteresis: 2: the scale shrinks"},
+                  "fp16.hysteresis: 2: meshtrain shrinks the scale"},
                  {}},
                 {"a.txt",
                  "--num-layers 2 --lr 1e-3 --lr-warmup-iters 4 --fp16 --context-parallel-size 2",
@@ -446,7 +446,8 @@ TEST(RecipeCommand, PeakOfDeepSpeedsWarmUpIsItsSchedules) {
   };
   for (const std::string type : {"WarmupLR", "WarmupDecayLR"}) {
     const std::string own = of(type, "3e-4", R"("warmup_max_lr": 2e-5)");
-    EXPECT_TRUE(has(own, "learning_rate: 2e-05  # warmup_max_lr of " + type + ", which optimizer.params.lr does not"))
+    EXPECT_TRUE(
+        has(own, "learning_rate: 2e-05  # warmup_max_lr of " + type + ", and optimizer.params.lr has no effect"))
         << own;
   }
   EXPECT_TRUE(has(of("WarmupDecayLR", "3e-4", ""),
@@ -470,14 +471,15 @@ TEST(RecipeCommand, ScriptOfAccelerateHasItsOptimizerAndSchedule) {
   const std::string given = lines_after(converted("a.yaml", "distributed_type: FSDP\n"), "Still to be given");
   for (const char* key :
        {"train.clip_norm", "optimizer.eps", "optimizer.weight_decay", "optimizer.betas", "schedule.name"}) {
-    EXPECT_TRUE(has(given, "#   " + std::string(key) + ": in the script that accelerate launches: its ") ||
-                has(given, "#   " + std::string(key) + ": in the script that accelerate launches: of its optimizer"))
+    EXPECT_TRUE(
+        has(given, "#   " + std::string(key) + ": in the script that accelerate launches: its ") ||
+        has(given, "#   " + std::string(key) + ": in the script that accelerate launches: that of its optimizer"))
         << given;
   }
 }
 
 TEST(RecipeCommand, KeysNearThoseOfTheToolAreAskedAbout) {
-  const std::string none = ": nothing in a recipe is like it";
+  const std::string none = ": a recipe has no such setting";
   expect_parts(
       {{"a.json",
         R"({"train_batch_size": 8, "gradient_cliping": 2, "zebra": 1, "zero_optimisation": {"stage": 1}})",
@@ -526,23 +528,25 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
     return only_complaint(run_meshtrain({"recipe", "--from", (folder.path() / name).string()}));
   };
   const std::string path = folder.path().string() + "/";
-  EXPECT_TRUE(has(complaint_of("a.yaml", "model: {}\n"), path + "a.yaml: not a configuration of another trainer"));
+  EXPECT_TRUE(
+      has(complaint_of("a.yaml", "model: {}\n"), path + "a.yaml: this is not a configuration of a known trainer"));
   EXPECT_TRUE(has(complaint_of("a.py", "x = 1\n"), path + "a.py: configurations in Python are not read"));
   EXPECT_TRUE(has(complaint_of("b.yaml", "optimizer: {lr: 1}\nscheduler: {name: a}\nnum_processes: 2\n"),
-                  path + "b.yaml: not a configuration of another trainer"));
-  EXPECT_TRUE(has(complaint_of("b.toml", "[a]\n"), path + "b.toml: torchtitan's TOML is not read: torchtitan has had "
-                                                          "none since February 2026; write a recipe"));
+                  path + "b.yaml: this is not a configuration of a known trainer"));
+  EXPECT_TRUE(has(
+      complaint_of("b.toml", "[a]\n"),
+      path + "b.toml: torchtitan's TOML is not read: torchtitan stopped using it in February 2026; write a recipe"));
   for (const auto& [text, at] : std::vector<std::pair<std::string, std::string>>{
-           {"--num-layers 2\n  --seq-length $SEQ_LENGTH\n", "2:16: \"$SEQ_LENGTH\" is"},
-           {"--num-layers 2 --lr \"${LR}\"\n", "1:21: \"${LR}\" is"},
-           {"ARGS=(\n--num-layers 2\n)\npython pretrain_gpt.py ${ARGS[@]}\n", "1:1: \"ARGS=(\" is"},
-           {"python pretrain_gpt.py --num-layers 2 | tee log\n", "1:39: \"|\" is"}}) {
+           {"--num-layers 2\n  --seq-length $SEQ_LENGTH\n", "2:16: \"$SEQ_LENGTH\""},
+           {"--num-layers 2 --lr \"${LR}\"\n", "1:21: \"${LR}\""},
+           {"ARGS=(\n--num-layers 2\n)\npython pretrain_gpt.py ${ARGS[@]}\n", "1:1: \"ARGS=(\""},
+           {"python pretrain_gpt.py --num-layers 2 | tee log\n", "1:39: \"|\""}}) {
     EXPECT_EQ(complaint_of("g.sh", text),
               path + "g.sh:" + at +
-                  " for a shell, and scripts are not read: give a file with the arguments that the script starts "
-                  "Megatron-LM with; docs/recipe.md has the command that writes them");
+                  " needs a shell, and scripts are not read: give a file with the arguments that the script passes to "
+                  "Megatron-LM; docs/recipe.md has the command that writes them");
   }
-  EXPECT_EQ(complaint_of("h.txt", "--num-layers 'a\n"), path + "h.txt:1:14: a quote does not end");
+  EXPECT_EQ(complaint_of("h.txt", "--num-layers 'a\n"), path + "h.txt:1:14: a quotation mark is not closed");
   EXPECT_TRUE(has(complaint_of("f.sh", "python train.py --bs 3\n"),
                   path + "f.sh: has no arguments of Megatron-LM or torchtitan: "
                          "recipe --from converts"));
@@ -554,7 +558,7 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--from",
                                           source_folder() + "/tests/fixtures/foreign/" + kConfigurations[0].file,
                                           "--out", path + "a.yaml"})),
-            "--out " + path + "a.yaml: it exists: give another name, or move it away");
+            "--out " + path + "a.yaml already exists: give another name, or move it away");
 }
 
 TEST(RecipeCommand, SeveralUnknownKeysAreOneMessageInLines) {
@@ -569,8 +573,8 @@ TEST(RecipeCommand, SeveralUnknownKeysAreOneMessageInLines) {
 
 TEST(Arguments, OfOtherLaunchersAndTrainersAreExplained) {
   for (const auto& [option, here] : std::vector<std::pair<std::string, std::string>>{
-           {"--nproc_per_node", "mpirun -n N (or srun) starts ranks, and --mesh says what they are"},
-           {"--nproc=2", "mpirun -n N (or srun) starts ranks, and --mesh says what they are"},
+           {"--nproc_per_node", "mpirun -n N (or srun) starts ranks, and --mesh arranges them"},
+           {"--nproc=2", "mpirun -n N (or srun) starts ranks, and --mesh arranges them"},
            {"--lr=1e-3", "it is --set optimizer.learning_rate=VALUE"},
            {"--train.steps=3", "it is --set train.steps=VALUE"},
            {"--tensor-model-parallel-size", "it is tp of --mesh, as in --mesh pp=2,dp=2,tp=2"},

@@ -47,15 +47,15 @@ class SameLaunch : public TrainProgram {
 TEST_F(SameLaunch, OtherCommandsAreRefused) {
   EXPECT_EQ(complaint(launch(command(program, "train"), command(program, "verify")), 2),
             "the ranks of one launch are given different commands: " + first + " has \"train\" where " + second +
-                " has \"verify\": give all ranks the same");
+                " has \"verify\": start all ranks with the same command");
   EXPECT_FALSE(fs::exists(run_dir));
 }
 
 TEST_F(SameLaunch, OtherArgumentsAreRefused) {
   const Words more = {"--set", "train.steps=2"};
   EXPECT_EQ(complaint(launch(command(program, "train"), command(program, "train", more)), 2),
-            "the ranks of one launch are given different commands: " + first + " has no word more where " + second +
-                " has \"" + run_dir.string() + " --set\": give all ranks the same");
+            "the ranks of one launch are given different commands: " + first + " has no further argument where " +
+                second + " has \"" + run_dir.string() + " --set\": start all ranks with the same command");
 }
 
 TEST_F(SameLaunch, AnotherBuildIsRefused) {

@@ -110,7 +110,7 @@ TEST_F(ShardedFault, ARankThatIsKilledEndsTheJob) {
     const std::string part = "(for|back)ward of [a-z0-9 ]+|count of labels|norm and vote|optimizer|metrics";
     EXPECT_TRUE(std::regex_match(
         message,
-        std::regex("rank 1 \\(dp=1 cp=0 tp=0\\) is gone without a word, .*; it was in "
+        std::regex("rank 1 \\(dp=1 cp=0 tp=0\\) ended without a message: .*; it was in "
                    "(step [0-9]+(, (" +
                    part +
                    "))?|the reading of step [0-9]+'s samples); the last collective "

@@ -136,9 +136,9 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     }
     const std::string told_last = warning.substr(warning.rfind("number "));
     EXPECT_TRUE(has("\n" + content(after), "\n" + told_last + "\n")) << warning << "\n" << content(after);
-    wait_until([&] { return said(0).back().starts_with("the ranks go on"); });
+    wait_until([&] { return said(0).back().starts_with("the ranks continue"); });
     told = said(0);
-    EXPECT_TRUE(told.back().starts_with("the ranks go on")) << told.back();
+    EXPECT_TRUE(told.back().starts_with("the ranks continue")) << told.back();
   }
 
   /// Stops each rank of a mesh at a place, in one run.
@@ -197,7 +197,7 @@ TEST_P(StallTable, ARankThatIsKilledIsNamed) {
     EXPECT_EQ(count(ending.err, "\nmeshtrain: ") + ending.err.starts_with("meshtrain: "), 1) << ending.err;
     expect_match(ending.err,
                  "(^|\n)meshtrain: " + escaped(mesh.name_of(rank)) +
-                     R"( is gone without a word, killed from outside or for want of memory; it was in .*step \d+.*; )"
+                     R"( ended without a message: it was killed, perhaps for lack of memory; it was in .*step \d+.*; )"
                      R"(the last collective seen of it was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of )" +
                      kGroupOrLink + "\n");
   }

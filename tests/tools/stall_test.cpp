@@ -36,7 +36,8 @@ TEST_F(StandStill, AStoppedRankIsNamedAndTheOthersGoOn) {
                                   R"( holds up 1 rank, for \d+ s in .*, number \d+ of group \w+: )" +
                                   R"(its process is stopped, by a signal or a debugger; it was in [^;]*step \d+[^;]*; )"
                                   "its last collective was .*, number ");
-    for (size_t i = 1; i < warnings.size(); ++i) EXPECT_TRUE(warnings[i].starts_with("the ranks go on")) << ending.err;
+    for (size_t i = 1; i < warnings.size(); ++i)
+      EXPECT_TRUE(warnings[i].starts_with("the ranks continue")) << ending.err;
   }
 }
 
@@ -87,7 +88,7 @@ TEST_F(StandStill, AStopIsObeyedWhileARankIsStuck) {
   EXPECT_EQ(ending.status, 1) << ending.err;
   expect_match(
       ending.err,
-      R"(meshtrain: a stop was asked for, and no checkpoint can be written \(the last is that of step \d+\): )" +
+      R"(meshtrain: a stop was requested, but no checkpoint can be written \(the last is that of step \d+\): )" +
           name_of_rank(1) + " holds up");
 }
 
@@ -137,10 +138,10 @@ TEST_F(StandStill, FlightsAreWrittenOnRequestWhileTheRunGoesOn) {
 
 TEST_F(StandStill, DiagnoseNeedsRecords) {
   EXPECT_EQ(only_complaint(run_meshtrain({"diagnose", path("none").string()})),
-            path("none").string() + " is no run directory: there is no such folder");
+            path("none").string() + " is not a run directory: it does not exist");
   std::filesystem::create_directories(path("empty"));
   EXPECT_TRUE(only_complaint(run_meshtrain({"diagnose", path("empty").string()}))
-                  .ends_with("has no flight records: they are written when a run fails, when it stands still for "
+                  .ends_with("has no flight records: they are written when a run fails, when it makes no progress for "
                              "parallel.timeout, and on SIGQUIT"));
   std::filesystem::create_directories(path("bad/flight"));
   write("bad/flight/rank-00000.jsonl", "{\"rank\": 0\n");
@@ -243,7 +244,7 @@ TEST_F(CollectiveFaults, ARankThatSleepsIsNamed) {
         warnings_of(ending)[0],
         "^" + short_name(culprit, ranks) +
             R"( on \S+ holds up \d ranks?, for \d s in all_reduce of \[64\] Float for (tp.linear, number 20 of group tp)" +
-            R"(|vote, number \d+ of group world): it has not come to it; it was in step 20,)");
+            R"(|vote, number \d+ of group world): it has not reached this collective; it was in step 20,)");
   }
 }
 
@@ -254,8 +255,9 @@ TEST_F(CollectiveFaults, ARankThatLeavesOneOutOrHasAnotherOrderIsNamedWithWhomIt
       EXPECT_EQ(ending.status, 1) << ending.err;
       ASSERT_EQ(warnings_of(ending).size(), 1) << ending.err;
       const std::string warning = warnings_of(ending)[0];
-      expect_match(warning,
-                   "^ranks issue collectives in different orders, or one leaves one out, and wait for each other");
+      expect_match(
+          warning,
+          "^ranks issue collectives in different orders, or one rank skips a collective, and wait for each other");
       expect_match(warning,
                    short_name(culprit, ranks) +
                        R"( on \S+ in all_reduce of \[64\] Float for vote, number \d+ of group world, in step 20)");
@@ -270,10 +272,11 @@ TEST_F(CollectiveFaults, AStageThatSleepsIsNamedAtTheEndOfTheChain) {
     const Ending ending = run("message_sleep", 4, culprit);
     EXPECT_EQ(ending.status, 1) << ending.err;
     ASSERT_EQ(warnings_of(ending).size(), 1) << ending.err;
-    expect_match(warnings_of(ending)[0],
-                 "^rank " + std::to_string(culprit) + " \\(pp=" + std::to_string(culprit) +
-                     R"(\) on \S+ holds up 3 ranks, for \d s in message of \[64\] Float for pp.\w+, number \d+ of )" +
-                     R"(link pp \d>\d from rank \d to rank \d: it has not come to it; it was in step 20,)");
+    expect_match(
+        warnings_of(ending)[0],
+        "^rank " + std::to_string(culprit) + " \\(pp=" + std::to_string(culprit) +
+            R"(\) on \S+ holds up 3 ranks, for \d s in message of \[64\] Float for pp.\w+, number \d+ of )" +
+            R"(link pp \d>\d from rank \d to rank \d: it has not reached this collective; it was in step 20,)");
   }
 }
 
@@ -283,8 +286,9 @@ TEST_F(CollectiveFaults, StagesThatWaitForEachOtherAreNamedWithBothLinks) {
     EXPECT_EQ(ending.status, 1) << ending.err;
     ASSERT_EQ(warnings_of(ending).size(), 1) << ending.err;
     const std::string warning = warnings_of(ending)[0];
-    expect_match(warning,
-                 "^ranks issue collectives in different orders, or one leaves one out, and wait for each other");
+    expect_match(
+        warning,
+        "^ranks issue collectives in different orders, or one rank skips a collective, and wait for each other");
     expect_match(warning, R"(rank 1 \(pp=1\) on \S+ in message of \[64\] Float for pp.input_gradients, number 20 of )"
                           "link pp 2>1 from rank 2 to rank 1, in step 20");
     expect_match(warning, R"(rank 2 \(pp=2\) on \S+ in message of \[64\] Float for pp.activations, number 20 of )"
@@ -299,8 +303,9 @@ TEST_F(CollectiveFaults, AnotherOperationOrShapeEndsTheRunWithBoth) {
       const Ending ending = run(kind, ranks, culprit);
       EXPECT_EQ(ending.status, 5) << ending.err;
       const std::string wrong = kind == "shape" ? R"(all_reduce .*output \[128\])" : R"(all_gather .*output \[128\])";
-      expect_match(ending.err, short_name(culprit, ranks) + ": " + wrong + ".* made another call");
-      expect_match(ending.err, short_name(culprit ^ 1, ranks) + R"(: all_reduce .*output \[64\].* made another call)");
+      expect_match(ending.err, short_name(culprit, ranks) + ": " + wrong + ".* made a different call");
+      expect_match(ending.err,
+                   short_name(culprit ^ 1, ranks) + R"(: all_reduce .*output \[64\].* made a different call)");
     }
   }
 }

@@ -228,8 +228,9 @@ TEST_F(TrainData, AFileThatIsTrainedOnIsNotHeldOut) {
   std::filesystem::create_hard_link(path("tokens.bin"), path("linked.bin"));
   const auto said = [&](const std::string& file) {
     const Ending ending = run(1, {"--check", "--set", "evaluate.tokens=" + path(file).string()});
-    return count(ending.err,
-                 "meshtrain: warning: evaluate.tokens and data.tokens are the same file: nothing of it is held out");
+    return count(
+        ending.err,
+        "meshtrain: warning: evaluate.tokens and data.tokens are the same file, so the loss is not of held-out tokens");
   };
   EXPECT_EQ(said("held_out.bin"), 0);
   EXPECT_EQ(said("tokens.bin"), 1);
@@ -278,8 +279,9 @@ TEST_F(TrainData, MixturesAreToldAndGoOn) {
   other[3].replace(other[3].find("0.7"), 3, "0.6");
   EXPECT_TRUE(has(complaint(2, other), "data.mixture[0].weight: 0.6, was 0.7"));
 
-  EXPECT_TRUE(has(complaint(1, {"--set", "data.mixture=[{tokens: b.bin, weight: 1}]"}),
-                  ": data.tokens: belongs to one file: name it in the entries of data.mixture, or leave that out"));
+  EXPECT_TRUE(
+      has(complaint(1, {"--set", "data.mixture=[{tokens: b.bin, weight: 1}]"}),
+          ": data.tokens: describes one file: set it in the entries of data.mixture, or leave data.mixture out"));
   write("b.bin", std::string(170, 'x'));
   run_dir = path("another");
   EXPECT_TRUE(has(complaint(2, words), "b.bin: token 0 has id 120, beyond the vocabulary of 64"));

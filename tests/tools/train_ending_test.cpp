@@ -43,7 +43,7 @@ TEST_F(TrainEnding, AFullDiskIsToldBeforeItsFolderIsRemoved) {
   const std::string message = complaint(
       2, {"--mesh", "dp=2", "--set", "checkpoint.every=2"}, 1,
       faults_on(0, "unlink:step-00000002.*.tmp/:delay=3500:0:1") + faults_on(1, "pwrite:step-00000002.*.tmp/:ENOSPC"));
-  EXPECT_TRUE(has(message, "the checkpoint of step 2 is not written: rank 1") && has(message, ": No space left"))
+  EXPECT_TRUE(has(message, "the checkpoint of step 2 was not written: rank 1") && has(message, ": No space left"))
       << message;
   EXPECT_EQ(checkpoints(), Words{});
 }

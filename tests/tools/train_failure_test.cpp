@@ -33,7 +33,7 @@ TEST_F(TrainFailure, FullDiskWhileExporting) {
   const Ending ending =
       train(2, {"--mesh", "tp=2", "--set", "train.export=" + folder.string(), "--log-level", "off"}, limit_files(8));
   const std::string log = content(run_dir / "console.log");
-  EXPECT_TRUE(has(log, " error: the checkpoint of step 4 is not written: ")) << "and the export is tried\n" << log;
+  EXPECT_TRUE(has(log, " error: the checkpoint of step 4 was not written: ")) << "and the export is tried\n" << log;
   const std::string message = complaint(ending, 1);
   EXPECT_TRUE(has(message, "rank 0") && has(message, "cannot write " + folder.string())) << message;
   EXPECT_TRUE(has(message, ": File too large")) << message;
@@ -60,7 +60,7 @@ TEST_F(TrainFailure, TokenFileThatIsCutShortMeanwhile) {
   std::filesystem::resize_file(path("tokens.bin"), 100);
   const std::string message = complaint(program.wait(), 1);
   EXPECT_TRUE(has(message, "cannot read " + path("tokens.bin").string() +
-                               ": it has 100 bytes, and had 1700 when it was opened: it was cut short meanwhile, "
+                               ": it has 100 bytes, and had 1700 when it was opened: it was cut short since, "
                                "for tokens "))
       << message;
   EXPECT_TRUE(has(message, "rank ") && has(message, ", in sample ")) << message;

@@ -46,7 +46,7 @@ TEST_F(TrainInput, CudaWithoutADriver) {
   if (is_cuda_driver_there()) GTEST_SKIP() << "this machine has a driver";
   const bool built = std::filesystem::exists(build_folder() + "/libmeshtrain_cuda.so");
   const std::string expected =
-      built ? "device: cuda: this machine has no NVIDIA driver (libcuda.so.1 is not found): install one, of CUDA 13"
+      built ? "device: cuda: this machine has no NVIDIA driver (libcuda.so.1 is not found): install one for CUDA 13"
             : "device: cuda: libmeshtrain_cuda.so is not in " + build_folder() +
                   (has(content(build_folder() + "/build.ninja"), "libmeshtrain_cuda.so")
                        ? ": run tools/build release meshtrain_cuda"
@@ -67,9 +67,9 @@ TEST_F(TrainInput, ThreadsThatAreNoNumber) {
       "OMP_NUM_THREADS is \"abc\": set it to a number of threads, 1 or more (or several with commas, of which the "
       "first counts), or unset it");
   EXPECT_TRUE(has(train(1, {"--set", "train.steps=1"}, "export OMP_NUM_THREADS='3 , 1'").out,
-                  "3 threads: as OMP_NUM_THREADS says"));
+                  "3 threads: set by OMP_NUM_THREADS"));
   EXPECT_FALSE(has(train(1, {"--set", "train.steps=1", "--run-dir", path("second")}, "export OMP_NUM_THREADS=").out,
-                   "OMP_NUM_THREADS says"));
+                   "OMP_NUM_THREADS"));
 }
 
 TEST_F(TrainInput, AWorkingDirectoryThatIsGone) {
@@ -78,7 +78,7 @@ TEST_F(TrainInput, AWorkingDirectoryThatIsGone) {
     const Ending ending = run_program({"/bin/sh", "-c",
                                        "mkdir " + gone + " && cd " + gone + " && rmdir " + gone + " && exec " +
                                            build_folder() + "/meshtrain " + arguments});
-    EXPECT_EQ(only_complaint(ending), "the working directory does not exist any more: change to another one (cd)");
+    EXPECT_EQ(only_complaint(ending), "the working directory no longer exists: change to another one (cd)");
   }
 }
 
@@ -100,8 +100,7 @@ TEST_F(TrainInput, TasksThatMpiDoesNotSeeAreRefusedOnEach) {
                                          {"PALS_LOCAL_SIZE", "PALS_RANKID", "3"}}) {
     const std::string message = complaint(run_program(command(1, {}), {size + "=4", rank + "=" + task}), 2);
     EXPECT_EQ(message.rfind("task " + task + " on host ", 0), 0u) << message;
-    EXPECT_TRUE(has(message, ": the launcher announces 4 tasks (" + size + "), but MPI sees 1, this one alone"))
-        << message;
+    EXPECT_TRUE(has(message, ": the launcher announces 4 tasks (" + size + "), but MPI sees only this one")) << message;
   }
   EXPECT_FALSE(std::filesystem::exists(run_dir)) << "nothing is left behind";
 }
@@ -114,7 +113,8 @@ TEST_F(TrainInput, TasksWhoseMpiCannotStartAreToldWhy) {
                          "SLURM_STEP_NUM_TASKS=2", "SLURM_NODELIST=here", "SLURM_PROCID=" + task});
     const std::string message = complaint(ending, 2);
     EXPECT_EQ(message.rfind("task " + task + " on host ", 0), 0u) << message;
-    EXPECT_TRUE(has(message, ": the launcher announces 2 tasks (SLURM_STEP_NUM_TASKS), but MPI sees 1")) << message;
+    EXPECT_TRUE(has(message, ": the launcher announces 2 tasks (SLURM_STEP_NUM_TASKS), but MPI sees only this one"))
+        << message;
     EXPECT_TRUE(has(message, "srun --mpi=pmix")) << message;
   }
 }
@@ -137,7 +137,7 @@ TEST_F(TrainInput, OneProcessOfAnAllocationTrains) {
 
 // The recipe is for one rank.
 TEST_F(TrainInput, SeveralRanksWithoutAMeshAreDataParallel) {
-  const std::string note = "mesh dp=2: the recipe is for one rank, and 2 were started; --mesh says otherwise\n";
+  const std::string note = "mesh dp=2: the recipe is for one rank, and 2 were started; --mesh chooses another mesh\n";
   const Ending ending = train(2, {});
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(ending.out.rfind(note, 0), 0u) << ending.out;
@@ -161,7 +161,7 @@ TEST_F(TrainInput, SeveralRanksWithoutAMeshAreDataParallel) {
 }
 
 TEST_F(TrainInput, OtherCommandsTakeTheSameMesh) {
-  const std::string note = "mesh dp=2: the recipe is for one rank, and 2 were started; --mesh says otherwise\n";
+  const std::string note = "mesh dp=2: the recipe is for one rank, and 2 were started; --mesh chooses another mesh\n";
   const Ending mesh = run_meshtrain({"mesh", recipe, "--ranks", "2"});
   EXPECT_EQ(mesh.out.rfind(note + "mesh dp=2,cp=1,tp=1: 2 ranks on 1 host", 0), 0u) << mesh.out << mesh.err;
   const Ending verify = run_meshtrain_on_ranks(2, {"verify", recipe});
@@ -193,7 +193,7 @@ TEST_F(TrainInput, TokenFile) {
   message = complaint(2, {"--mesh", "dp=2"});
   EXPECT_EQ(message, "data.tokens: cannot read " + tokens + ": No such file or directory");
   message = complaint(2, {"--mesh", "dp=2", "--set", "data.source=make tokens"});
-  EXPECT_EQ(message, "data.tokens: there is no " + tokens + "; the recipe says that it comes from: make tokens");
+  EXPECT_EQ(message, "data.tokens: " + tokens + " does not exist; according to the recipe it comes from: make tokens");
   write("other.yaml", "extends: tiny.yaml\ndata: {source: make tokens, tokens: a.bin}\n");
   recipe = path("other.yaml");
   message = complaint(1, {"--set", "data.tokens=b.bin"});
@@ -247,7 +247,7 @@ TEST_F(TrainInput, HuggingFaceFolder) {
   message = refusal([&] { flip_bit_of_byte(8); });  // the { of the header
   EXPECT_TRUE(has(message, weights.string() + ": damaged, its header is not valid JSON")) << message;
   message = refusal([&] { flip_bit_of_byte(6); });  // a byte of the header's length
-  EXPECT_TRUE(has(message, weights.string() + ": cut short or no safetensors file")) << message;
+  EXPECT_TRUE(has(message, weights.string() + ": cut short, or not a safetensors file")) << message;
   message = refusal([&] {
     const nlohmann::json config = nlohmann::json::parse(std::ifstream(good / "config.json"));
     nlohmann::json quantised = config;
@@ -270,17 +270,18 @@ TEST_F(TrainInput, AnExportOntoTheRun) {
     EXPECT_EQ(only_complaint(run_program(check)), message);
     return message;
   };
-  const std::string end = " takes that place: name a folder elsewhere";
+  const std::string end = " is there: name a folder elsewhere";
   EXPECT_EQ(refusal(run_dir), "train.export: " + run + " cannot be exported to: the run directory " + run + end);
   for (const char* name : {"checkpoints", "metrics.jsonl", "recipe.yaml", "console.log"}) {
     EXPECT_EQ(refusal(run_dir / name),
               "train.export: " + run + "/" + name + " cannot be exported to: the run's " + run + "/" + name + end);
   }
-  EXPECT_TRUE(has(refusal(run_dir / "checkpoints/mine"), "the run's " + run + "/checkpoints takes"));
+  EXPECT_TRUE(has(refusal(run_dir / "checkpoints/mine"), "the run's " + run + "/checkpoints is there"));
   run_dir = path("new/run");
-  EXPECT_TRUE(has(refusal(path("new")), "the run directory " + run_dir.string() + " takes"));
+  EXPECT_TRUE(has(refusal(path("new")), "the run directory " + run_dir.string() + " is there"));
   run_dir = path("mine.partial");
-  EXPECT_TRUE(has(refusal(path("mine")), "the run directory " + run_dir.string() + " takes")) << "where it is written";
+  EXPECT_TRUE(has(refusal(path("mine")), "the run directory " + run_dir.string() + " is there"))
+      << "where it is written";
   std::filesystem::create_directories(path("hf"));
   write("hf/tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2471645608\n");
   run_dir = path("run");

@@ -163,7 +163,7 @@ optimizer: {learning_rate: 1.0e-2}
   const std::string gone =
       "\n  model.hf: " + path("hf").string() + " no longer exists: the model is read from the checkpoint\n";
   const Ending checked = train(1, {"--check", "--mesh", "dp=2", "--resume"});
-  EXPECT_TRUE(has(checked.out, "\ngoes on after step 3") && has(checked.out, gone)) << checked.out << checked.err;
+  EXPECT_TRUE(has(checked.out, "\ncontinues after step 3") && has(checked.out, gone)) << checked.out << checked.err;
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--resume", "--set", "model.num_hidden_layers=7"}),
                   ": model.num_hidden_layers: 7, was "));
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2"}), ": model.hf: there is no folder " + path("hf").string()));
@@ -194,7 +194,7 @@ TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(count(ending.out, "tiny: fits mesh dp=2,cp=1,tp=1;"), 1) << ending.out;
   EXPECT_TRUE(
-      has(ending.out, "\ngoes on after step 3, from " + step3.string() +
+      has(ending.out, "\ncontinues after step 3, from " + step3.string() +
                           ", whose pieces were not read\n  train.steps: 9, was 6\n  checkpoint.every: 0, was 3\n"))
       << ending.out;
   EXPECT_TRUE(
@@ -228,7 +228,7 @@ TEST_F(TrainResume, IsLookedInto) {
 
   const Ending full = run_meshtrain({"checkpoint", "verify", run_dir.string()});
   EXPECT_EQ(full.status, 0) << full.out;
-  EXPECT_TRUE(has(full.out, " bytes: every byte is as it was written\n")) << full.out;
+  EXPECT_TRUE(has(full.out, " bytes: every byte is intact\n")) << full.out;
 
   const fs::path file = folder / "rank-00001.safetensors";
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);

@@ -38,10 +38,9 @@ class WatchedRanks : public TrainProgram {
   static void expect_told(const Ending& ending, const std::string& rank, const std::string& phase) {
     EXPECT_NE(ending.status, 0);
     const std::string message = complaint(ending, ending.status);
-    EXPECT_TRUE(std::regex_match(message, std::regex(rank +
-                                                     " is gone without a word, killed from outside or for want "
-                                                     "of memory; it was in " +
-                                                     phase + kLast)))
+    EXPECT_TRUE(std::regex_match(
+        message, std::regex(rank + " ended without a message: it was killed, perhaps for lack of memory; it was in " +
+                            phase + kLast)))
         << message;
   }
 };
@@ -88,7 +87,7 @@ TEST_F(WatchedRanks, WhileItCleansUpAfterAFailureOfAll) {
   EXPECT_EQ(count(ending.err, "meshtrain: step 2: loss "), 1) << ending.err;
   EXPECT_EQ(count(ending.err,
                   "meshtrain: "
-                  "rank 0 (dp=0 cp=0 tp=0) is gone without a word"),
+                  "rank 0 (dp=0 cp=0 tp=0) ended without a message"),
             1)
       << ending.err;
 }
@@ -177,7 +176,7 @@ TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
     const std::string others = size == 1 ? "" : size == 2 ? ", and rank 3 there," : ", and ranks 5-7 there,";
     EXPECT_TRUE(std::regex_match(
         told()[0], std::regex("rank " + first + R"( \(dp=)" + first + R"( cp=0 tp=0\) on host )" + host_of(size) +
-                              others + " is gone without a word, .*; it was in " + kPart +
+                              others + " ended without a message: .*; it was in " + kPart +
                               "; the last collective seen of it was .*, "
                               R"(number \d+ of group \w+; the job ends .*)")))
         << told()[0];
@@ -206,7 +205,7 @@ TEST_F(WatchedHosts, NothingIsToldAfterTheFirstReason) {
   const Ending ending = wait();
   EXPECT_NE(ending.status, 0);
   ASSERT_EQ(told().size(), 1u) << told().back();
-  EXPECT_EQ(told()[0].rfind("rank 1 (dp=1 cp=0 tp=0) is gone without a word", 0), 0u) << told()[0];
+  EXPECT_EQ(told()[0].rfind("rank 1 (dp=1 cp=0 tp=0) ended without a message", 0), 0u) << told()[0];
 }
 
 TEST_F(WatchedHosts, ACableIsPulled) {
@@ -246,7 +245,7 @@ TEST_F(WatchedHosts, ACableIsPulled) {
       const std::string first = std::to_string(rank), last = std::to_string(rank + size - 1);
       return std::regex("host " + host_of(rank) + R"( \()" +
                         (size == 1 ? "rank " + first : "ranks " + first + "-" + last) +
-                        R"(\) has not answered for 3 s: it has no power or no network; rank )" + first +
+                        R"(\) has not answered for 3 s: its power or its network has failed; rank )" + first +
                         R"( \(dp=. cp=0 tp=0\) was in )" + kPart + "; the last collective seen of it was .*");
     };
     ASSERT_EQ(told_by(0).size(), 1u) << ending.err;
@@ -295,7 +294,8 @@ TEST_F(WatchedHosts, AStoppedRankIsNamedOnEveryHost) {
     const std::vector<std::string> lines = told();
     EXPECT_EQ(times_named(), expected) << "rank " << rank << ", of\n" << ::testing::PrintToString(lines);
     for (const std::string& line : lines) {
-      EXPECT_TRUE(line.starts_with("warning: the ranks go on") || line.find(" holds up ") != std::string::npos) << line;
+      EXPECT_TRUE(line.starts_with("warning: the ranks continue") || line.find(" holds up ") != std::string::npos)
+          << line;
     }
   }
   kill(std::stoi(content(path("process.0"))), SIGUSR1);

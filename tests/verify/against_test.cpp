@@ -91,7 +91,7 @@ TEST_F(Against, NoisesOfHalvesAreTheRoundingOfBf16) {
 }
 
 TEST_F(Against, AConstantThatDiffersIsNoRoundingOfBf16) {
-  const std::string note = "is it TF32, or another constant";
+  const std::string note = "was TF32 on, or is a constant different";
   for (auto& [name, values] : gradients) values = values.to(at::kFloat);
   std::ifstream text(folder() / "before/config.json");
   nlohmann::json config = nlohmann::json::parse(text);
@@ -130,7 +130,7 @@ TEST_F(Against, SumsOfPartsAreNamedByWhatTheyLack) {
     expect(explanation);
   }
   take(of_parts({1, 1, 1, 3}));
-  expect("gradients: the parts of the batch have other weights than their labels");
+  expect("gradients: the parts of the batch are not weighted by their numbers of labels");
 }
 
 TEST_F(Against, TensorsOfRanksThatDoNotSumAreNamedByTheirRanks) {
@@ -149,7 +149,7 @@ TEST_F(Against, FaultsOfSomeParametersAreNamedByTheirKind) {
   const Tensors right = gradients;
   for (auto& [name, values] : gradients) values = has(name, "norm") ? values * 2 : values;
   take(gradients);
-  expect("gradients of norms: summed over dp=2, where the mean belongs, or summed twice");
+  expect("gradients of norms: summed over dp=2 instead of averaged, or summed twice");
   gradients = right;
   for (auto& [name, values] : gradients) {
     if (has(name, "norm")) values = at::randn(values.sizes(), values.options()) * values.abs().max();
@@ -176,7 +176,7 @@ TEST_F(Against, NormsAreExplainedByWhatTheyCount) {
   for (const auto& [value, explanation] :
        {std::pair{std::sqrt(all * all - embedding * embedding), "norm: lacks the embedding"},
         {std::sqrt(all * all + embedding * embedding), "norm: counts the embedding twice"},
-        {all / std::sqrt(2.0), "norm: of the shard of one of dp=2 ranks"},
+        {all / std::sqrt(2.0), "norm: about that of one rank's shard, with dp=2"},
         {all * std::sqrt(2.0), "norm: squares are summed over dp=2, whose ranks have the same gradients"}}) {
     step["grad_norm"] = value;
     update(kClip / value, kDecay);
@@ -194,7 +194,7 @@ TEST_F(Against, UpdatesAreExplainedByTheOptimizersFormula) {
   after = before;
   expect("updates: none; the weights did not move");
   for (const auto& [name, gradient] : gradients) after[name] = before[name] + kRate * gradient;
-  expect("updates: another formula, learning rate, or gradients");
+  expect("updates: the formula, the learning rate or the gradients differ");
 }
 
 TEST_F(Against, LabelsThatWereShiftedTwiceAreFound) {
@@ -217,7 +217,7 @@ TEST_F(AgainstDocuments, AreThoseOfTheDump) {
   take_reading({dump.labels()});
   expect("documents: ignored; attention crosses them, and positions continue");
   take_reading({dump.labels(), {}, document_positions(dump.documents(), 12)});
-  expect("documents: attention crosses them, although positions begin anew in each");
+  expect("documents: attention crosses them, although positions restart in each");
 }
 
 TEST_F(AgainstDocuments, AreRefusedOnAMesh) {
@@ -251,7 +251,7 @@ TEST_F(Against, ClippingComesAfterTheSum) {
   const double factor = kClip / norm(clipped);
   for (auto& [name, values] : clipped) values = values * factor;
   take(clipped);
-  expect("gradients: clipped already");
+  expect("gradients: already clipped");
 }
 
 TEST_F(Against, WeightDecayIsThatOfEachGroup) {
@@ -272,8 +272,8 @@ TEST_F(Against, WeightDecayIsThatOfEachGroup) {
 TEST_F(Against, LayersAndElementsThatWereLeftOutAreNotCompared) {
   leave_out(40);
   const std::string text = verdict(true);
-  EXPECT_TRUE(has(text, "left out   gradients and updates: all layers but 1; of ")) << text;
-  EXPECT_TRUE(has(text, " tensors all but 40 elements at most\n")) << text;
+  EXPECT_TRUE(has(text, "left out   gradients and updates: all layers but 1; in ")) << text;
+  EXPECT_TRUE(has(text, " tensors all but at most 40 elements\n")) << text;
   EXPECT_TRUE(has(text, "equal, in what was dumped: the worst gradient has ")) << text;
   const Tensors right = gradients;
   take({{"model.layers.0.self_attn.o_proj.weight", right.at("model.layers.0.self_attn.o_proj.weight") * 2}});
@@ -311,7 +311,7 @@ TEST_F(Against, RefusesLayersAndSamplesThatTheModelDoesNotHave) {
   step["sample"] = 1;
   write_step();
   write("sample", {{"model.norm.weight", at::full({1}, 1 << 20, at::kLong)}});
-  EXPECT_TRUE(has(refusal(), "model.norm.weight must have numbers of elements")) << refusal();
+  EXPECT_TRUE(has(refusal(), "model.norm.weight must have the indices of elements")) << refusal();
 }
 
 TEST_F(Against, RefusesWhatCannotBeCompared) {
@@ -324,7 +324,7 @@ TEST_F(Against, RefusesWhatCannotBeCompared) {
   write_step();
   EXPECT_TRUE(has(refusal(), "step.json: no mesh")) << refusal();
   fs::remove(folder() / "step.json");
-  EXPECT_TRUE(has(refusal(), "there is no step.json in it")) << refusal();
+  EXPECT_TRUE(has(refusal(), "the folder has no step.json")) << refusal();
 }
 
 /// The same step on a mesh of this program, as users run it.
@@ -408,7 +408,7 @@ TEST_F(AgainstFused, GradientsOfFusedLayersAreReadByTheirRows) {
     std::string text;
     EXPECT_TRUE(verify_against(folder(), {}, [&](const std::string& part) { text += part; })) << text;
     EXPECT_TRUE(has(text, "worst weight update")) << text;
-    EXPECT_EQ(has(text, "left out   gradients and updates: of 1 tensor all but 90 elements at most"), sampled) << text;
+    EXPECT_EQ(has(text, "left out   gradients and updates: in 1 tensor all but at most 90 elements"), sampled) << text;
     if (sampled) {
       for (const char* kind : {"gradients", "after"}) fs::remove_all(folder() / kind);
     }

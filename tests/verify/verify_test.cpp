@@ -238,8 +238,7 @@ TEST_F(Verify, SaysHowToStartAMesh) {
 }
 
 TEST_F(Verify, RefusesWhatItDoesNotKnow) {
-  EXPECT_TRUE(
-      has(complaint(2, {"--mesh", "dp=2", "--inject", "melt:dp"}), "there is no such fault: use skip-reduce:X"));
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--inject", "melt:dp"}), "unknown fault: use skip-reduce:X"));
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--inject", "skip-reduce:tp"}),
                   "mesh dp=2,cp=1,tp=1 has one rank along tp, which sums nothing"));
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--inject", "skip-reduce:tp.linaer"}), "did you mean tp.linear?"));

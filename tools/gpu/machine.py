@@ -145,7 +145,7 @@ def python_torch():
         raise Unusable(f"{sys.executable} has torch {version}, the programs are built with {TORCH}: "
                        f"pip install torch=={TORCH}.0")
     if not (torch.parent / "nvidia/cu13/lib").is_dir():
-        raise Unusable(f"{torch.parent}/nvidia/cu13/lib is not there: the torch beside it is not one of CUDA 13 from PyPI")
+        raise Unusable(f"{torch.parent}/nvidia/cu13/lib does not exist: this torch is not the CUDA 13 build from PyPI")
     return torch
 
 

@@ -163,7 +163,7 @@ def training(rows, peer_wanted, attention_wanted):
         if not (math.isfinite(row["tokens_per_second"]) and row["tokens_per_second"] > 0):
             raise Failed(f"{row['program']}: {row['tokens_per_second']} tokens/s")
         if not losses or not all(isinstance(loss, float) and math.isfinite(loss) for loss in losses):
-            raise Failed(f"{row['program']}: a loss is no number")
+            raise Failed(f"{row['program']}: a loss is not a number")
         if attention_wanted and not row["attention"]:
             raise Failed(f"{row['program']} does not say which attention kernel ran")
     base = by_program["meshtrain"]["losses"]

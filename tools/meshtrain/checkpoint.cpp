@@ -32,17 +32,19 @@ struct CheckpointArguments {
 };
 
 void add_path(CLI::App& command, CheckpointArguments& arguments) {
-  command.add_option("path", arguments.path, "A checkpoint's folder, or a run directory: then the newest that it has")
+  command
+      .add_option("path", arguments.path, "A checkpoint's folder, or a run directory, whose newest checkpoint is taken")
       ->required()
       ->type_name("FOLDER");
 }
 
 void add_checkpoint_inspect(CLI::App& checkpoint, int& status) {
   CLI::App* command =
-      checkpoint.add_subcommand("inspect", "Prints what is in a checkpoint: step, mesh, sizes, tensors, pieces");
+      checkpoint.add_subcommand("inspect", "Prints the contents of a checkpoint: step, mesh, sizes, tensors, pieces");
   const auto arguments = std::make_shared<CheckpointArguments>();
   add_path(*command, *arguments);
-  command->add_flag("--pieces", arguments->pieces, "Each piece too: its box in the tensor, its file, its checksum");
+  command->add_flag("--pieces", arguments->pieces,
+                    "Also prints each piece: its box in the tensor, its file, its checksum");
   command->footer("Example: meshtrain checkpoint inspect runs/quickstart --pieces");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint inspect");
@@ -57,7 +59,7 @@ int report_damage(const std::filesystem::path& folder) try {
   const VerifiedCheckpoint verified = verify_checkpoint(folder);
   for (const std::string& line : verified.damage) std::printf("%s\n", line.c_str());
   const std::string verdict = verified.damage.empty()
-                                  ? "every byte is as it was written"
+                                  ? "every byte is intact"
                                   : counted(verified.num_damaged, "piece is", "pieces are") + " missing or damaged";
   std::printf("%s: %s, %s: %s\n", folder.c_str(), counted(verified.num_pieces, "piece").c_str(),
               counted(verified.num_bytes, "byte").c_str(), verdict.c_str());
@@ -104,7 +106,8 @@ int export_adapter_to(const ExportArguments& arguments) {
 
 int export_to(const ExportArguments& arguments) {
   if (arguments.adapter) return export_adapter_to(arguments);
-  if (arguments.max_file_bytes == 0) throw InputError("--max-file-size: 0 bytes hold no tensor: give a size, as 5GiB");
+  if (arguments.max_file_bytes == 0)
+    throw InputError("--max-file-size: 0 bytes hold no tensor: give a size, such as 5GiB");
   ExportOptions options;
   options.dtype = dtype_in(arguments);
   options.max_file_bytes = static_cast<int64_t>(std::min<uint64_t>(arguments.max_file_bytes, INT64_MAX));
@@ -122,31 +125,35 @@ void add_export(CLI::App& checkpoint, int& status) {
   CLI::App* command = checkpoint.add_subcommand(
       "export",
       "Writes the weights of a checkpoint, of any mesh, as a Hugging Face folder: config.json, safetensors,\n"
-      "generation_config.json and the tokenizer's files. In one process, which holds two tensors at a time.");
+      "generation_config.json and the tokenizer's files. Runs in one process, which holds two tensors at a time.");
   const auto arguments = std::make_shared<ExportArguments>();
-  command->add_option("path", arguments->path, "A checkpoint's folder, or a run directory: then the newest that it has")
+  command
+      ->add_option("path", arguments->path,
+                   "A checkpoint's folder, or a run directory, whose newest checkpoint is taken")
       ->required()
       ->type_name("FOLDER");
   command->add_option("out", arguments->out, "The folder to write, which must be empty or absent")
       ->required()
       ->type_name("OUT");
   command
-      ->add_option("--dtype", arguments->dtype,
-                   "Of the weights: fp64, fp32, bf16 or fp16. Default: what the recipe's layers compute in")
+      ->add_option(
+          "--dtype", arguments->dtype,
+          "Dtype of the weights: fp64, fp32, bf16 or fp16. Default: the dtype in which the recipe's layers compute")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
       ->type_name("DTYPE");
   command
       ->add_option("--max-file-size", arguments->max_file_bytes,
-                   "Of one safetensors file, unless a tensor alone is larger; several have an index. Default: 5GiB")
+                   "Largest size of a safetensors file, unless a single tensor is larger; several files get an index. "
+                   "Default: 5GiB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->type_name("SIZE");
   command
-      ->add_option("--tokenizer", arguments->tokenizer,
-                   "A folder with the files of a tokenizer, or the tokenizer.json in one. Default: the recipe's "
-                   "model.hf, when it is there")
+      ->add_option(
+          "--tokenizer", arguments->tokenizer,
+          "A folder with a tokenizer's files, or its tokenizer.json. Default: the recipe's model.hf, if it exists")
       ->type_name("PATH");
   command->add_flag("--adapter", arguments->adapter,
-                    "Writes the adapters alone, as a folder of PEFT. --dtype: default that of the checkpoint");
+                    "Writes only the adapters, as a PEFT folder. --dtype then defaults to the dtype of the checkpoint");
   command->add_option("--base", arguments->base, kBaseHelp)->type_name("FOLDER");
   command->footer("Example: meshtrain checkpoint export runs/mine models/mine --dtype bf16");
   command->callback([arguments, &status] {
@@ -164,13 +171,13 @@ struct ImportArguments {
 void add_import(CLI::App& checkpoint, int& status) {
   CLI::App* command = checkpoint.add_subcommand(
       "import",
-      "Writes the weights of a Hugging Face folder as the checkpoint of step 0 of a run, from which\n"
-      "`meshtrain train RECIPE --resume` begins on any mesh. In one process, which holds one tensor at a time.");
+      "Writes the weights of a Hugging Face folder as a run's checkpoint of step 0, from which\n"
+      "`meshtrain train RECIPE --resume` begins on any mesh. Runs in one process, which holds one tensor at a time.");
   const auto arguments = std::make_shared<ImportArguments>();
   command->add_option("hf", arguments->hf, "The folder: config.json and *.safetensors")
       ->required()
       ->type_name("FOLDER");
-  command->add_option("recipe", arguments->recipe, "The recipe of the run, whose model must be that of the folder")
+  command->add_option("recipe", arguments->recipe, "The recipe of the run; its model must be the one in the folder")
       ->required()
       ->type_name("RECIPE");
   add_set_option(*command, arguments->with);
@@ -196,7 +203,7 @@ void add_import(CLI::App& checkpoint, int& status) {
 
 void add_checkpoint_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
-      "checkpoint", "Looks into checkpoints, proves them, and turns them into Hugging Face folders and back");
+      "checkpoint", "Inspects and verifies checkpoints, and converts them to and from Hugging Face folders");
   command->require_subcommand(1);
   add_checkpoint_inspect(*command, status);
   add_checkpoint_verify(*command, status);

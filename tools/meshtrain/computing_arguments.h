@@ -11,7 +11,7 @@ namespace meshtrain {
 
 /// The help of --base.
 inline constexpr const char* kBaseHelp =
-    "Of a run with adapters: the folder of its model.hf, which checkpoints leave out, where it is now";
+    "For a run with adapters: the folder of its model.hf, if it has moved; checkpoints do not contain these weights";
 
 /// The command line's precision, device and offload for a model that is read and not trained.
 struct ComputingArguments {

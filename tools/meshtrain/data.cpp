@@ -46,7 +46,7 @@ struct InspectArguments {
   std::optional<std::string> tokenizer;
 };
 
-constexpr const char* kDtypeHelp = "Integer of a token in the file: uint8, uint16 or uint32";
+constexpr const char* kDtypeHelp = "Type of a token in the file: uint8, uint16 or uint32";
 constexpr const char* kTokenizerHelp =
     "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with tokenizer.json or tokenizer.model";
 
@@ -79,7 +79,7 @@ std::string command_line() {
 /// Warns about globs that match no file.
 void warn_of_unmatched(const std::vector<std::filesystem::path>& inputs, const PrepareTextOptions& options) {
   for (const std::string& glob : unmatched_globs(inputs, options.output, options.filter)) {
-    log_warning(glob + " matches no file below the folders that are named");
+    log_warning(glob + " matches no file below the given folders");
   }
 }
 
@@ -108,17 +108,17 @@ int prepare_from_text(const PrepareArguments& arguments, const std::function<voi
                             : std::optional<int64_t>(separator_id(*arguments.separator, tokenizer.get()));
   } else if (!options.separator) {
     throw InputError("no token ends documents: " + options.tokenizer +
-                     " names none; say --separator with an id, a token or none");
+                     " has no eos_token: give --separator with an id, a token or none");
   }
   const int64_t largest = std::max(tokenizer->vocabulary_size() - 1, options.separator.value_or(0));
   options.dtype = arguments.dtype.value_or(largest < 1 << 16 ? "uint16" : "uint32");
   const PrepareTextProgress done = prepare_text(*tokenizer, options, show);
   if (done.kept_parts > 0) {
     log_info(with_separators(done.kept_parts) + " of " + counted(done.total_parts, "part") +
-             (done.kept_parts == 1 ? " was" : " were") + " there from an earlier run");
+             (done.kept_parts == 1 ? " was" : " were") + " ready from an earlier run");
   }
   const std::string invalid =
-      done.not_utf8 > 0 ? ", " + counted(done.not_utf8, "byte") + " of the files were not UTF-8" : "";
+      done.not_utf8 > 0 ? ", " + counted(done.not_utf8, "byte") + " of the files not UTF-8" : "";
   std::printf("%s: %s, %s, of %s in %s of text%s%s\n", options.output.c_str(), counted(done.tokens, "token").c_str(),
               options.dtype.c_str(), counted(done.documents, "document").c_str(),
               counted(done.text_bytes, "byte").c_str(), invalid.c_str(), describe_separator(options).c_str());
@@ -126,7 +126,7 @@ int prepare_from_text(const PrepareArguments& arguments, const std::function<voi
 }
 
 void add_prepare(CLI::App& data, int& status) {
-  CLI::App* command = data.add_subcommand("prepare", "Makes a token file of text");
+  CLI::App* command = data.add_subcommand("prepare", "Makes a token file from text");
   const auto arguments = std::make_shared<PrepareArguments>();
   arguments->text.threads = static_cast<int>(find_processors().usable());
   CLI::Option* text =
@@ -137,43 +137,46 @@ void add_prepare(CLI::App& data, int& status) {
               "(*.jsonl, *.ndjson, *.json) each line is one, and in *.parquet, if meshtrain was built with Arrow, "
               "each row. *.gz and *.zst are decompressed")
           ->type_name("FILE...");
-  CLI::Option* tokenizer =
+  CLI::Option* tokenizer = command
+                               ->add_option("--tokenizer", arguments->text.tokenizer,
+                                            std::string("For --text and --chat: ") + kTokenizerHelp)
+                               ->type_name("NAME");
+  CLI::Option* bytes =
       command
-          ->add_option("--tokenizer", arguments->text.tokenizer, std::string("Of --text and --chat: ") + kTokenizerHelp)
-          ->type_name("NAME");
-  CLI::Option* bytes = command
-                           ->add_option("--bytes", arguments->bytes,
-                                        "The same with a token for each byte: files as they are, joined in this order")
-                           ->type_name("FILE...");
+          ->add_option("--bytes", arguments->bytes,
+                       "Files and folders whose bytes become the tokens, unchanged and joined in this order")
+          ->type_name("FILE...");
   command->add_option("--out", arguments->text.output, "The token file")->required()->type_name("FILE");
-  CLI::Option* dtype = command
-                           ->add_option("--dtype", arguments->dtype,
-                                        std::string(kDtypeHelp) + "; uint16 unless ids of the tokenizer need more")
-                           ->type_name("TYPE");
+  CLI::Option* dtype =
+      command
+          ->add_option("--dtype", arguments->dtype,
+                       std::string(kDtypeHelp) + ". Default: uint16, or uint32 if the tokenizer's ids need it")
+          ->type_name("TYPE");
   CLI::Option* separator =
       command
           ->add_option("--separator", arguments->separator,
-                       "Token to write after each document that is not empty, the one to name as data.documents: an "
-                       "id, a token, or none. Of --text by default the tokenizer's eos_token, of --bytes none")
+                       "Token to write after each document that is not empty, for the recipe's data.documents: an id, "
+                       "a token, or none. Default: the tokenizer's eos_token with --text, none with --bytes")
           ->type_name("TOKEN");
   command
       ->add_option("--include", arguments->text.filter.include,
-                   "Of folders: only files whose names match one of these globs (with a /: whose paths below the "
-                   "folder do), '*.md'")
+                   "From folders, takes only files whose names match one of these globs, such as '*.md'; a glob with a "
+                   "/ is compared with paths below the folder")
       ->type_name("GLOB...");
   command
       ->add_option("--exclude", arguments->text.filter.exclude,
-                   "Of folders: no files that match one of these globs, whatever --include says")
+                   "From folders, takes no files that match one of these globs, even if --include matches them")
       ->type_name("GLOB...");
   CLI::Option* per_line = command->add_flag("--document-per-line", arguments->text.format.document_per_line,
-                                            "Of --text: each line of a text file is a document");
-  CLI::Option* field = command
-                           ->add_option("--field", arguments->text.format.field,
-                                        "Of JSON lines: the key of the text; of Parquet: its column")
-                           ->default_str("text")
-                           ->type_name("KEY");
+                                            "For --text: each line of a text file is a document");
+  CLI::Option* field =
+      command
+          ->add_option("--field", arguments->text.format.field, "Key of the text in JSON lines; its column in Parquet")
+          ->default_str("text")
+          ->type_name("KEY");
   CLI::Option* workers =
-      command->add_option("--workers", arguments->text.threads, "Of --text and --chat: threads that tokenise")
+      command
+          ->add_option("--workers", arguments->text.threads, "For --text and --chat: number of threads that tokenise")
           ->capture_default_str()
           ->check(CLI::Range(1, 4096))
           ->type_name("N");
@@ -184,9 +187,9 @@ void add_prepare(CLI::App& data, int& status) {
   text->excludes(chat);
   for (CLI::Option* chosen : {dtype, separator}) chat->excludes(chosen);
   command->footer(
-      "Beside OUT stands OUT.json, which says what OUT holds; train compares its recipe with it.\n"
+      "OUT.json, written next to OUT, describes its contents; train compares its recipe with it.\n"
       "Example: meshtrain data prepare --text books/ pages.jsonl --tokenizer models/SmolLM2-1.7B --out data/mine.bin\n"
-      "A run that was stopped goes on where it was when it is given again: parts are kept in OUT.parts.\n"
+      "After an interruption, give the same command again to continue: finished parts are kept in OUT.parts.\n"
       "Conversations: meshtrain data prepare --chat chats.jsonl --tokenizer models/SmolLM2-1.7B-Instruct "
       "--sequence-length 2048 --out data/chat.bin\n"
       "Bytes: meshtrain data prepare --bytes README.md docs --out data/mine.bin --dtype uint8\n"
@@ -201,11 +204,11 @@ void add_prepare(CLI::App& data, int& status) {
       progress.note(counted(now.documents, "document") + ", " + counted(now.tokens, "token"));
     };
     if (text->count() + bytes->count() + chat->count() == 0) {
-      throw InputError("what to prepare is missing: --text or --bytes, or --chat");
+      throw InputError("the input is missing: give --text, --bytes or --chat");
     }
     for (const CLI::Option* option : {tokenizer, workers}) {
       if (bytes->count() == 0 || option->count() == 0) continue;
-      throw InputError(option->get_name() + " goes with --text or --chat, and --bytes is given");
+      throw InputError(option->get_name() + " is an option for --text and --chat: leave it out with --bytes");
     }
     if (chat->count() > 0) {
       ChatArguments chats = arguments->chat;
@@ -242,7 +245,7 @@ int inspect(const InspectArguments& arguments) {
     separator.reset();
   } else if (arguments.separator) {
     separator = separator_id(*arguments.separator, tokenizer.get(),
-                             tokenizer ? "" : ": the text of a token is known with --tokenizer");
+                             tokenizer ? "" : ": give --tokenizer to name a token by its text");
   }
   const std::string found = MegatronIndex::is_beside(arguments.file) ? "megatron"
                             : sidecar                                ? sidecar->data_dtype()
@@ -254,41 +257,39 @@ int inspect(const InspectArguments& arguments) {
 }
 
 void add_data_inspect(CLI::App& data, int& status) {
-  CLI::App* command = data.add_subcommand("inspect", "Looks into a token file: how many tokens, which, the first ones");
+  CLI::App* command =
+      data.add_subcommand("inspect", "Describes a token file: its size, its ids, its documents, its first tokens");
   const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("file", arguments->file, "The token file")->required()->type_name("FILE");
   command
-      ->add_option(
-          "--dtype", arguments->dtype,
-          std::string(kDtypeHelp) +
-              ", or megatron: FILE is NAME.bin and NAME.idx beside it says. Without it megatron where there is "
-              "such a NAME.idx, else as FILE.json says, else uint16")
+      ->add_option("--dtype", arguments->dtype,
+                   std::string(kDtypeHelp) +
+                       ", or megatron: FILE is NAME.bin, and NAME.idx next to it has the type. Default: megatron if "
+                       "NAME.idx exists, else the type in FILE.json, else uint16")
       ->type_name("TYPE");
   command
       ->add_option("--count", arguments->count,
-                   "How many tokens to show of a sample. Default: 32; of conversations, each to its end")
+                   "Number of tokens to show of each sample. Default: 32, or complete conversations")
       ->check(whole_number(0))
       ->type_name("N");
   command
       ->add_option("--samples", arguments->samples,
-                   "How many samples to show: the first tokens, and others further on. Default: 1; of conversations, 3 "
-                   "complete ones")
+                   "Number of samples to show, from the first on, spread over the file. Default: 1, or 3 conversations")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("N");
   command
       ->add_option("--tokenizer", arguments->tokenizer,
-                   std::string("Shows tokens as text: ") + kTokenizerHelp + ". Default: the one that FILE.json names")
+                   std::string("Shows tokens as text: ") + kTokenizerHelp + ". Default: the tokenizer in FILE.json")
       ->type_name("NAME");
   command
-      ->add_option(
-          "--separator", arguments->separator,
-          "Token that ends a document, an id or a token: says how many there are, and samples begin after one; "
-          "none: no token does. Default: as FILE.json says")
+      ->add_option("--separator", arguments->separator,
+                   "Token that ends a document, an id or its text: documents are counted, and samples begin after it. "
+                   "none: no token ends documents. Default: the separator in FILE.json")
       ->type_name("TOKEN");
   command->footer(
       "Example: meshtrain data inspect data/mine.bin --tokenizer models/SmolLM2-1.7B --samples 3\n"
       "Bytes: meshtrain data inspect data/mine.bin --dtype uint8 --count 100\n"
-      "Of Megatron, with theirs.idx beside it: meshtrain data inspect data/theirs.bin");
+      "A Megatron file, with theirs.idx next to it: meshtrain data inspect data/theirs.bin");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain data inspect");
     const Progress progress("inspection of " + arguments->file.string());
@@ -299,7 +300,7 @@ void add_data_inspect(CLI::App& data, int& status) {
 }  // namespace
 
 void add_data_command(CLI::App& app, int& status) {
-  CLI::App* command = app.add_subcommand("data", "Makes token files, and looks into them");
+  CLI::App* command = app.add_subcommand("data", "Makes token files, and describes them");
   command->require_subcommand(1);
   add_prepare(*command, status);
   add_data_inspect(*command, status);

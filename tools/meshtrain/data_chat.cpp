@@ -60,15 +60,13 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
   if (counts.with_unwritten > 0) {
     log_warning(
         counted(counts.with_unwritten, "conversation") +
-        " with a message of the assistant, such as tool calls alone, of which the template writes nothing: it has "
-        "no label");
+        " with an assistant message that the template leaves out, such as tool calls alone: the message has no label");
   }
   if (counts.unusual_roles.count > 0) {
-    log_warning(
-        counted_with(counts.unusual_roles.count, "message") +
-        " a role that is none of system, developer, user, assistant, tool, function and ipython, and so no label "
-        "as the assistant's; the first: " +
-        counts.unusual_roles.first);
+    log_warning(counted_with(counts.unusual_roles.count, "message") +
+                " a role other than system, developer, user, assistant, tool, function and ipython, and therefore no "
+                "labels; the first: " +
+                counts.unusual_roles.first);
   }
   if (counts.printed_parts.count > 0) {
     log_warning(counted_with(counts.printed_parts.count, "conversation") +
@@ -78,7 +76,8 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
   }
   if (counts.lost_parts.count > 0) {
     log_warning(counted_with(counts.lost_parts.count, "conversation") +
-                " a \"content\" that is a list of parts, of which the template leaves out texts, as with transformers: "
+                " a \"content\" that is a list of parts, and the template leaves out some of their texts, as with "
+                "transformers: "
                 "write it as one text; the first: " +
                 counts.lost_parts.first);
   }
@@ -106,34 +105,36 @@ CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
           ->type_name("FILE...");
   CLI::Option* const length =
       command
-          .add_option("--sequence-length", options.sequence_length, "Of --chat: train.sequence_length of the recipe")
+          .add_option("--sequence-length", options.sequence_length, "For --chat: train.sequence_length of the recipe")
           ->check(whole_number(1))
           ->type_name("S");
   CLI::Option* const file = command
                                 .add_option("--chat-template", arguments.chat_template,
-                                            "Of --chat: a Jinja template in the place of the tokenizer's own")
+                                            "For --chat: a Jinja template to use instead of the tokenizer's own")
                                 ->type_name("FILE");
-  CLI::Option* const loss = command
-                                .add_option("--loss", arguments.loss,
-                                            "Of --chat: assistant: its turns alone count as labels; all: all tokens")
-                                ->capture_default_str()
-                                ->check(CLI::IsMember({"assistant", "all"}))
-                                ->type_name("WHAT");
+  CLI::Option* const loss =
+      command
+          .add_option(
+              "--loss", arguments.loss,
+              "For --chat: the tokens that count as labels: assistant: those of the assistant's turns; all: all tokens")
+          ->capture_default_str()
+          ->check(CLI::IsMember({"assistant", "all"}))
+          ->type_name("WHAT");
   CLI::Option* const too_long =
       command
-          .add_option("--too-long", arguments.too_long,
-                      "Of --chat, for a conversation of more than S + 1 tokens: drop leaves it out, truncate keeps its "
-                      "first tokens, split makes several of it")
+          .add_option(
+              "--too-long", arguments.too_long,
+              "For --chat, and a conversation of more than S + 1 tokens: drop leaves it out, truncate keeps its "
+              "first tokens, split makes several of it")
           ->capture_default_str()
           ->check(CLI::IsMember({"drop", "truncate", "split"}))
           ->type_name("RULE");
-  CLI::Option* const packing =
-      command.add_flag("--packing,!--no-packing", options.packs,
-                       "Of --chat: whether a sequence may hold several conversations, which do "
-                       "not see each other. Default: it may");
+  CLI::Option* const packing = command.add_flag("--packing,!--no-packing", options.packs,
+                                                "For --chat: whether a sequence may hold several conversations, which "
+                                                "do not attend to each other. Default: it may");
   CLI::Option* const skip = command.add_flag("--skip-bad", options.skips_bad,
-                                             "Of --chat: leaves out lines that are no conversations, or that the "
-                                             "template refuses, and says how many, instead of ending at the first");
+                                             "For --chat: skips lines that are not conversations, or that the template "
+                                             "refuses, and reports their number, instead of failing at the first");
   chat->needs(length);
   for (CLI::Option* of_chat : {length, file, loss, too_long, packing, skip}) of_chat->needs(chat);
   return chat;

@@ -43,7 +43,7 @@ std::vector<RunStart> read_starts(const std::filesystem::path& run) {
 /// Returns what became of the last start, as far as its events say.
 std::string end_of(const RunStart& start) {
   const std::string begun = "the start of " + time_text(start.begin);
-  if (start.how == RunStart::End::Done) return begun + " is done: all steps are made";
+  if (start.how == RunStart::End::Done) return begun + " is complete: all steps are done";
   if (start.how == RunStart::End::Stopped)
     return begun + " was stopped on request after step " + std::to_string(start.last_step);
   return begun + " has no end in events.jsonl: it runs, or all its ranks were killed at once";
@@ -51,7 +51,7 @@ std::string end_of(const RunStart& start) {
 
 int diagnose(const std::filesystem::path& run) {
   if (!std::filesystem::is_directory(run))
-    throw InputError(run.string() + " is no run directory: there is no such folder");
+    throw InputError(run.string() + " is not a run directory: it does not exist");
   const Progress progress("flight records of " + run.string());
   const std::vector<RunStart> starts = read_starts(run);
   const RunStart* const last = starts.empty() ? nullptr : &starts.back();
@@ -85,10 +85,9 @@ void add_diagnose_command(CLI::App& app, int& status) {
   auto run = std::make_shared<std::filesystem::path>();
   CLI::App* command =
       app.add_subcommand("diagnose",
-                         "Says why a run failed or who held it up: the verdict of its console, from "
-                         "RUN_DIR/events.jsonl, below its flight "
-                         "records, the last 2,000 collectives of each rank, in RUN_DIR/flight. Records are written "
-                         "when a run fails, after "
+                         "Says why a run failed, or which rank held it up. Prints the flight records in RUN_DIR/flight "
+                         "(the last 2,000 collectives of each rank), and below them the verdict from "
+                         "RUN_DIR/events.jsonl. Records are written when a run fails, after "
                          "parallel.timeout seconds without progress, and by a rank that gets SIGQUIT.\n\n"
                          "  meshtrain diagnose runs/quickstart");
   command->add_option("run", *run, "The run directory")->required();

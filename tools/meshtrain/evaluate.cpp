@@ -167,7 +167,7 @@ std::string different_documents(const std::vector<std::string>& folders,
             : *rule == kDocumentsOfIndex ? ": attention stays inside documents (index)"
                                          : ": attention stays inside documents (" + std::to_string(*rule) + ")";
   }
-  return "these losses are not comparable, as documents are treated differently: give --documents own or "
+  return "these losses are not comparable, because documents are treated differently: give --documents own or "
          "--documents none for all: " +
          text;
 }
@@ -383,32 +383,30 @@ void add_key(CLI::App& command, const char* name, std::optional<std::string>& va
 
 void add_data_options(CLI::App& command, EvaluateArguments& arguments) {
   add_key(command, "--tokens", arguments.tokens, "FILE",
-          "The tokens to evaluate on. Without it those of a run's own evaluate.tokens");
+          "The tokens to evaluate on. Default: the run's evaluate.tokens");
   add_key(command, "--samples", arguments.samples, "N",
-          "How many samples to evaluate, from the first one of the file on. Default: all");
+          "Number of samples to evaluate, from the first in the file on. Default: all");
   add_key(command, "--sequence-length", arguments.sequence_length, "S",
-          "Tokens of a sample; without it as the run was trained. A Hugging Face folder needs it");
-  add_key(
-      command, "--dtype", arguments.dtype, "DTYPE",
-      "uint8, uint16, uint32 or megatron. Default: as FILE.json says; megatron where there is a FILE.idx; the run's; "
-      "uint16");
+          "Tokens in a sample. Default: those of the run; required for a Hugging Face folder");
+  add_key(command, "--dtype", arguments.dtype, "DTYPE",
+          "uint8, uint16, uint32 or megatron. Default: the type in FILE.json, else megatron if FILE.idx exists, else "
+          "the run's, else uint16");
   add_key(command, "--layout", arguments.layout, "LAYOUT",
-          "records or stream. Default: as FILE.json says; the run's, if its own file is of the same kind; stream");
+          "records or stream. Default: the layout in FILE.json, else the run's if its own file is of the same kind, "
+          "else stream");
   add_key(command, "--ignore-id", arguments.ignore_id, "ID", "Labels with this id do not count");
   add_key(command, "--loss-mask", arguments.loss_mask, "FILE",
-          "A file of one byte a token; labels whose byte is 0 do not count");
-  add_key(
-      command, "--documents", arguments.documents, "ID",
-      "The token that ends a document, or index: attention stays inside documents; none: it crosses them; own: "
-      "inside documents as the file's .json or .idx, or else the run's data.documents, has them. Default: own where "
-      "the run keeps attention inside documents; of a Hugging Face folder index where there is a FILE.idx");
+          "A file with one byte for each token; labels whose byte is 0 do not count");
+  add_key(command, "--documents", arguments.documents, "ID",
+          "The token that ends a document, or index: attention stays inside documents; none: it crosses them; own: "
+          "inside the documents given by the file's .json or .idx, or else by the run's data.documents. Default: own "
+          "if the run keeps attention inside documents; for a Hugging Face folder index if FILE.idx exists");
   add_key(command, "--boundary-labels", arguments.boundary_labels, "WORD",
-          "counted or ignored: the first token of a document as a label");
+          "Whether the first token of a document counts as a label: counted or ignored");
   command
-      .add_option(
-          "--bytes", arguments.bytes,
-          "Bytes of the text that the complete file was made of, for bits per byte. Default: as FILE.json says, where "
-          "all samples and labels of the file count")
+      .add_option("--bytes", arguments.bytes,
+                  "Bytes of the text from which the complete file was made, for bits per byte. Default: the number in "
+                  "FILE.json, if all samples and labels of the file count")
       ->check(whole_number(1))
       ->type_name("N");
 }
@@ -419,34 +417,35 @@ void add_evaluate_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<EvaluateArguments>();
   CLI::App* command = app.add_subcommand(
       "evaluate",
-      "Computes loss, perplexity and bits per byte of tokens that were not trained on, of Hugging Face folders and of\n"
-      "runs. Alone or on any mesh, with the same result. Writes nothing into a run.\n\n"
+      "Computes loss, perplexity and bits per byte of Hugging Face folders and runs on held-out tokens.\n"
+      "Runs on one rank or on any mesh, with the same result. Writes nothing into a run.\n\n"
       "  meshtrain evaluate runs/mine --checkpoints all --tokens data/held_out.bin --json\n"
       "  mpirun -n 4 meshtrain evaluate models/SmolLM2-1.7B --tokens data/held_out.bin --sequence-length 2048 --mesh "
       "dp=2,tp=2");
   command
       ->add_option("model", arguments->models,
-                   "Hugging Face folders; run directories, or their checkpoints: then the newest; or the folders of "
-                   "checkpoints")
+                   "Hugging Face folders, checkpoints' folders, or run directories (or their folder checkpoints), of "
+                   "which the newest checkpoint is taken")
       ->required()
       ->type_name("MODEL");
   command
-      ->add_option("--adapter", arguments->adapter,
-                   "A folder of PEFT, adapter_config.json and adapter_model.safetensors, whose adapter each model has")
+      ->add_option(
+          "--adapter", arguments->adapter,
+          "A PEFT folder (adapter_config.json and adapter_model.safetensors), whose adapter is added to each model")
       ->type_name("FOLDER");
   command->add_option("--base", arguments->base, kBaseHelp)->type_name("FOLDER");
   add_data_options(*command, *arguments);
   command
       ->add_option("--checkpoints", arguments->checkpoints,
-                   "Evaluates these checkpoints of each run instead of the newest: all, or those of steps, as 500,1000")
+                   "Evaluates these checkpoints of each run instead of the newest: all, or the steps, as in 500,1000")
       ->type_name("all|STEPS");
   command
       ->add_option(
           "--mesh", arguments->mesh,
-          "Shape of the mesh, as pp=2,dp=2,cp=2,tp=2; an axis left out is 1. Default: dp = the number of ranks")
+          "Shape of the mesh, as in pp=2,dp=2,cp=2,tp=2; an axis left out is 1. Default: dp = the number of ranks")
       ->type_name("MESH");
   add_key(*command, "--micro-batch", arguments->micro_batch, "N",
-          "Samples at once on a dp rank. Default: as the run was trained; 1");
+          "Samples that a dp rank computes at once. Default: the run's, else 1");
   add_computing_options(*command, arguments->computing);
   command->add_flag("--json", arguments->json_lines,
                     "A JSON object on a line for each model: model, step, loss, perplexity, tokens, tokens_file, "

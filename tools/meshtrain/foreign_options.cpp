@@ -10,7 +10,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr const char* kRanks = "mpirun -n N (or srun) starts ranks, and --mesh says what they are";
+constexpr const char* kRanks = "mpirun -n N (or srun) starts ranks, and --mesh arranges them";
 
 const std::map<std::string, std::string> kOptions = {
     {"nproc", kRanks},

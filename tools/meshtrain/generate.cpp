@@ -103,8 +103,8 @@ std::shared_ptr<const Tokenizer> searching_tokenizer(const GenerateArguments& ar
     tokenizer = tokenizer_of(arguments, source);
     if (tokenizer) return;
     throw InputError(
-        "strings that end a text need a tokenizer, and " + host_name() +
-        " finds none for this model, unlike the host of rank 0: give --tokenizer a path that all hosts have");
+        "stop strings need a tokenizer, but " + host_name() +
+        " has none for this model, unlike the host of rank 0: give --tokenizer a path that all hosts have");
   });
   return tokenizer;
 }
@@ -162,7 +162,7 @@ void add_generate_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "generate",
       "Continues a text with the model of a Hugging Face folder or of a run's checkpoint, on one rank or on several\n"
-      "that share the model. Prints the text to stdout, on one rank token by token, and all else to stderr.\n\n"
+      "that share the model. Prints the text to stdout, on one rank token by token, and everything else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
       "  meshtrain generate models/SmolLM2-1.7B-Instruct --chat --prompt 'Why is the sky blue?'\n"
       "  meshtrain generate models/SmolLM2-1.7B-Instruct --chat --prompt-file chats.jsonl --json\n"

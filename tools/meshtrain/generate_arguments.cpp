@@ -25,15 +25,15 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
               "or an object with \"prompt\" or \"tokens\", with --chat also a conversation of several "
               "turns, as data prepare --chat reads it, to be answered; -: read the lines from stdin")
           ->type_name("FILE");
-  CLI::Option* tokens =
-      repeatable(command.add_option("--tokens", arguments.tokens, "Token ids to continue, as 1,2,3. May be repeated"))
-          ->type_name("IDS");
+  CLI::Option* tokens = repeatable(command.add_option("--tokens", arguments.tokens,
+                                                      "Token ids to continue, as in 1,2,3. May be repeated"))
+                            ->type_name("IDS");
   prompt->excludes(file)->excludes(tokens);
   file->excludes(tokens);
-  CLI::Option* chat = command.add_flag(
-      "--chat", arguments.chats,
-      "Each prompt is what a user says, or a conversation of --prompt-file: it is "
-      "rendered by the tokenizer's chat template, and the token that ends the assistant's turn ends the text");
+  CLI::Option* chat =
+      command.add_flag("--chat", arguments.chats,
+                       "Each prompt is a user's message, or a conversation of --prompt-file: it is rendered by the "
+                       "tokenizer's chat template, and the token that ends the assistant's turn ends the text");
   CLI::Option* system =
       command.add_option("--system", arguments.system, "With --chat: the system message before the prompt")
           ->type_name("TEXT");
@@ -59,9 +59,10 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
 
 void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
   command
-      .add_option("--max-tokens", arguments.max_tokens,
-                  "The most tokens to generate. Default: max_new_tokens or max_length of generation_config.json, else "
-                  "128, or fewer where max_position_embeddings leaves no more")
+      .add_option(
+          "--max-tokens", arguments.max_tokens,
+          "Maximum number of tokens to generate. Default: max_new_tokens or max_length of generation_config.json, else "
+          "128, or fewer where max_position_embeddings leaves no more")
       ->check(whole_number(1))
       ->type_name("N");
   command
@@ -98,9 +99,10 @@ void add_rule_options(CLI::App& command, GenerateArguments& arguments) {
       ->check(whole_number(0))
       ->type_name("N");
   repeatable(command.add_option("--bad-words", arguments.bad_words,
-                                "Token ids, as 1,2,3, that are never generated in this order. May be repeated"))
+                                "Token ids, as in 1,2,3, that are never generated in this order. May be repeated"))
       ->type_name("IDS");
-  command.add_option("--min-tokens", arguments.min_tokens, "The fewest tokens to generate before the text may end")
+  command
+      .add_option("--min-tokens", arguments.min_tokens, "Minimum number of tokens to generate before the text may end")
       ->check(whole_number(0))
       ->type_name("N");
   repeatable(command.add_option("--stop", arguments.stop_strings,
@@ -118,23 +120,25 @@ void add_rule_options(CLI::App& command, GenerateArguments& arguments) {
 
 void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
   command
-      .add_option(
-          "model", arguments.model,
-          "A Hugging Face folder, a checkpoint's folder, or a run directory or its checkpoints: then the newest one")
+      .add_option("model", arguments.model,
+                  "A Hugging Face folder, a checkpoint's folder, or a run directory (or its folder checkpoints), whose "
+                  "newest checkpoint is taken")
       ->required()
       ->type_name("MODEL");
   command
-      .add_option("--adapter", arguments.adapter,
-                  "A folder of PEFT, adapter_config.json and adapter_model.safetensors, whose adapter the model has")
+      .add_option(
+          "--adapter", arguments.adapter,
+          "A PEFT folder (adapter_config.json and adapter_model.safetensors), whose adapter is added to the model")
       ->type_name("FOLDER");
   command.add_option("--base", arguments.base, kBaseHelp)->type_name("FOLDER");
   add_prompt_options(command, arguments);
   add_sampling_options(command, arguments);
   add_rule_options(command, arguments);
   command
-      .add_option("--mesh", arguments.mesh,
-                  "Ranks that share the model, as dp=2,tp=2: over tp they compute one text together, over dp several "
-                  "texts at the same time, each rank with a shard of the weights. Default: all ranks over tp")
+      .add_option(
+          "--mesh", arguments.mesh,
+          "Mesh of the ranks that share the model, as in dp=2,tp=2: tp ranks compute one text together, dp ranks "
+          "several texts at the same time; each rank has a shard of the weights. Default: all ranks along tp")
       ->type_name("MESH");
   add_computing_options(command, arguments.computing);
   command.add_flag("--json", arguments.json_lines,

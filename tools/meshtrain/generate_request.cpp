@@ -71,7 +71,7 @@ std::shared_ptr<const Tokenizer> load(const std::string& name, const ModelSource
 std::optional<ChatTemplate> chat_template_of(const GenerateArguments& arguments, const ModelSource& source) {
   if (!arguments.chats) return std::nullopt;
   const std::string name = arguments.tokenizer.value_or(tokenizer_of(source));
-  if (name.empty()) throw InputError("--chat needs a tokenizer, and the model has none beside it: give --tokenizer");
+  if (name.empty()) throw InputError("--chat needs a tokenizer, but the model's folder has none: give --tokenizer");
   return ChatTemplate(name, arguments.chat_template);
 }
 
@@ -103,7 +103,7 @@ std::vector<std::string> override_with(const GenerateArguments& arguments, int64
     rules.bad_words_ids.push_back(parse_token_prompt(word, "--bad-words").tokens);
     for (const int64_t id : rules.bad_words_ids.back()) {
       if (id < vocab_size) continue;
-      throw InputError("--bad-words: there is no token " + std::to_string(id) + ", the model's vocabulary has " +
+      throw InputError("--bad-words: token " + std::to_string(id) + " does not exist: the model's vocabulary has " +
                        std::to_string(vocab_size));
     }
   }
@@ -179,7 +179,7 @@ std::vector<Prompt> asked_prompts(const GenerateArguments& arguments) {
     prompts = file == "-"       ? prompts_of_lines(standard_input())
               : arguments.chats ? read_chat_prompts(file, arguments.chat_options())
                                 : read_prompts(file);
-    if (prompts.empty()) throw InputError("--prompt-file " + file + ": there is no prompt in it");
+    if (prompts.empty()) throw InputError("--prompt-file " + file + ": the file has no prompts");
   }
   if (prompts.empty()) throw InputError("a prompt is missing: give --prompt, --prompt-file or --tokens");
   return prompts;
@@ -240,7 +240,7 @@ GenerateRequest make_request(const GenerateArguments& arguments, const std::vect
     request.stop.push_back(*end);
   }
   if (request.stop.empty() && !missing.empty()) {
-    log_warning(missing + ", and no token is known that ends a text: give a --tokenizer that names one");
+    log_warning(missing + ", and no token is known to end a text: give --tokenizer");
   }
   return request;
 }

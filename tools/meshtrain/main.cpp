@@ -123,16 +123,17 @@ InputError explain(const CLI::App& app, const CLI::ParseError& error, const std:
 
 int run(int argc, char** argv) {
   CLI::App app(
-      "Trains Llama-family language models, pipeline, data, context and tensor parallel. Started alone it is one "
-      "rank;\n"
-      "under tools/ranks (this machine), mpirun or srun it is as many as they start, and computes the same.\n\n"
+      "Trains Llama-family language models with pipeline, data, context and tensor parallelism. Started alone it is\n"
+      "one rank; under tools/ranks (this machine), mpirun or srun it is as many ranks as they start, and computes\n"
+      "the same.\n\n"
       "  meshtrain data prepare --bytes README.md docs --out data/mine.bin\n"
       "  tools/ranks 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"
       "  mpirun -n 8 meshtrain verify recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2",
       "meshtrain");
   app.set_version_flag("--version", std::string("meshtrain ") + version());
   app.footer(
-      "meshtrain COMMAND --help says more about each. One that takes longer than 10 s says on stderr how far it is.\n"
+      "meshtrain COMMAND --help describes a command. Commands that take longer than 10 s report their progress on "
+      "stderr.\n"
       "--log-level LEVEL, after the command, chooses the log lines that are printed (docs/metrics.md).\n"
       "Exit status: 0 done; 1 failed at run time; 2 the input is wrong; 75 stopped on request, to be continued.");
   app.get_formatter()->column_width(34);

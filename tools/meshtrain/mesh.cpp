@@ -35,7 +35,7 @@ struct MeshArguments {
 int64_t product(const std::map<std::string, int64_t>& sizes) {
   for (const auto& [axis, size] : sizes) {
     if (axis != kExpertAxis && size == MeshLayout::kAuto) {
-      throw InputError("mesh " + axis + "=auto: give --ranks, the number of ranks in all");
+      throw InputError("mesh " + axis + "=auto: give --ranks, the total number of ranks");
     }
   }
   const int64_t ranks = ranks_of(sizes);
@@ -72,7 +72,7 @@ std::string describe_context(const Recipe& recipe, const Decisions& decisions) {
   std::string text = "\n  attention over cp: " + describe(choice) + "\n";
   text += "  each rank holds " + with_separators(shape.sequence_length / shape.ranks) + " of " +
           with_separators(shape.sequence_length) + " positions";
-  if (choice.layout == SequenceLayout::Kind::ZigZag) text += ": of 2 x cp chunks rank r the r-th from either end";
+  if (choice.layout == SequenceLayout::Kind::ZigZag) text += ": rank r has the r-th of 2 x cp chunks from either end";
   return text + "\n  each sends, for a layer and micro-batch, " + with_separators(bytes.forward) +
          " bytes forward and " + with_separators(bytes.backward) + " backward\n";
 }
@@ -139,7 +139,8 @@ void add_mesh_command(CLI::App& app, int& status) {
                                          "hosts; with a recipe also the layers "
                                          "of its stages, and how its attention is cut");
   const auto arguments = std::make_shared<MeshArguments>();
-  command->add_option("recipe", arguments->recipe, "A recipe: its mesh, unless --mesh gives another, and its order");
+  command->add_option("recipe", arguments->recipe,
+                      "A recipe: gives the mesh, unless --mesh does, and the order of its axes");
   command->add_option("--mesh", arguments->mesh, "Sizes of the axes, one may be auto; those left out are 1")
       ->type_name("pp=N,dp=N,cp=N,tp=N");
   command->add_option("--set", arguments->overrides, "Sets one key of the recipe. May be repeated")
@@ -147,7 +148,7 @@ void add_mesh_command(CLI::App& app, int& status) {
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  command->add_option("--ranks", arguments->ranks, "Ranks in all; without it the product of the sizes")
+  command->add_option("--ranks", arguments->ranks, "Total number of ranks. Default: the product of the sizes")
       ->check(whole_number(1))
       ->type_name("N");
   command
@@ -156,7 +157,7 @@ void add_mesh_command(CLI::App& app, int& status) {
       ->delimiter(',')
       ->default_str("pp,dp,cp,tp")
       ->type_name("AXES");
-  command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
+  command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host. Default: all on one host")
       ->check(whole_number(1))
       ->type_name("N");
   command->footer(

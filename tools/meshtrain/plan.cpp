@@ -72,7 +72,7 @@ void plan(const PlanArguments& arguments) {
   constexpr int64_t kMostRanks = 16384;
   refuse_several_ranks("meshtrain plan");
   if (arguments.ranks > kMostRanks) {
-    throw InputError("--ranks " + std::to_string(arguments.ranks) + ": a plan is of at most " +
+    throw InputError("--ranks " + std::to_string(arguments.ranks) + ": a plan covers at most " +
                      std::to_string(kMostRanks) + " ranks");
   }
   const Progress progress("plan of " + arguments.recipe.string());
@@ -98,7 +98,7 @@ void plan(const PlanArguments& arguments) {
   }
   if (request.memory && *request.memory <= request.runtime_bytes()) {
     throw InputError("--memory " + size_text(*request.memory) + ": the runtime of a GPU alone takes " +
-                     size_text(request.runtime_bytes()) + " of it: give the memory of the whole GPU");
+                     size_text(request.runtime_bytes()) + " of it: give the total memory of a GPU");
   }
   MeshSearch search = search_meshes(recipe, request);
   if (!search.meshes.empty()) {
@@ -109,7 +109,7 @@ void plan(const PlanArguments& arguments) {
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
   if (const std::string growth = describe_growth(recipe.train); !growth.empty()) {
-    std::printf("  %s; the plan is of the last size\n", growth.c_str());
+    std::printf("  %s; the plan is for the last size\n", growth.c_str());
   }
   if (const std::string others = left_out(recipe, arguments.ranks); !others.empty())
     std::printf("  %s\n", others.c_str());
@@ -169,7 +169,7 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
     agree(world, [&] {
       std::error_code ignored;
       if (speaks && std::filesystem::exists(arguments.out, ignored)) {
-        throw InputError("--out " + arguments.out.string() + ": it exists: give another name, or move it away");
+        throw InputError("--out " + arguments.out.string() + " already exists: give another name, or move it away");
       }
     });
     const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
@@ -183,7 +183,7 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
                   arguments.out.c_str(), machine.host.to_gpu / 1e9, machine.host.to_host / 1e9,
                   machine.host.update / 1e9);
     } else if (speaks) {
-      std::printf("wrote %s; its memory, %s a rank, is what was free now: change it there, or say plan --memory\n",
+      std::printf("wrote %s; its memory, %s a rank, is what was free just now: change it there, or use plan --memory\n",
                   arguments.out.c_str(), size_text(machine.memory).c_str());
     }
     return 0;
@@ -194,26 +194,26 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
 
 void add_plan_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<PlanArguments>();
-  CLI::App* const command =
-      app.add_subcommand("plan", "Lists every mesh of N ranks: its memory, traffic and time, or why not");
+  CLI::App* const command = app.add_subcommand(
+      "plan", "Lists every mesh of N ranks: its memory, traffic and time, or why it is not possible");
   command
       ->add_option("recipe", arguments->recipe,
-                   "The recipe; its parallel.mesh is not used, but pp is an axis only where that has pp, as with --set "
-                   "parallel.mesh.pp=2, or where parallel.pipeline is set")
+                   "The recipe. Sizes in its parallel.mesh are not used, but meshes have pp only if parallel.mesh has "
+                   "it (--set parallel.mesh.pp=2) or parallel.pipeline is set")
       ->required();
-  command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
+  command->add_option("--ranks", arguments->ranks, "Total number of ranks")->check(whole_number(1))->type_name("N");
   command
       ->add_option("--hosts-of", arguments->ranks_per_host,
-                   "Ranks on each host; without it GPUs are taken to be 8 to a host, and CPUs to share one")
+                   "Ranks on each host. Default: 8 GPUs on each host, or all CPU ranks on one host")
       ->check(whole_number(1))
       ->type_name("N");
   command->add_option("--memory", arguments->memory, "Memory of a rank's device: meshes that need more are listed last")
       ->type_name("80GiB");
   command
       ->add_option("--machine", arguments->machine,
-                   "What steps are timed for: a file of --calibrate, or a100, h100, h100-500w, h200, b200. With "
-                   "--calibrate: keeps this machine's rates, and measures copies between GPUs and their host, and "
-                   "the host's updates")
+                   "The machine on which steps are timed: a file of --calibrate, or a100, h100, h100-500w, h200, b200. "
+                   "With --calibrate: the machine whose rates are kept, while copies between GPUs and their host, and "
+                   "the host's updates, are measured")
       ->type_name("NAME");
   command
       ->add_option("--search", arguments->search,
@@ -229,17 +229,15 @@ void add_plan_command(CLI::App& app, int& status) {
   command->add_option("--json", arguments->json, "Writes the meshes to a file, as JSON")->type_name("FILE");
   add_set_option(*command, arguments->with);
   command->footer(
-      "Each mesh is tried: the trainer makes its steps on tensors without memory, as the fullest rank, so that bytes\n"
-      "are those of the run (docs/plan.md). The fastest meshes come first; without --machine nothing is timed, and "
-      "those\n"
-      "that send least among hosts come first.\n\n"
+      "For each mesh, the trainer makes the steps of the fullest rank on tensors without memory, so bytes are those\n"
+      "of a run (docs/plan.md). The fastest meshes come first; without --machine nothing is timed, and those that\n"
+      "send least among hosts come first.\n\n"
       "  meshtrain plan recipes/quickstart.yaml --ranks 8\n"
       "  meshtrain plan recipe.yaml --ranks 64 --hosts-of 8 --machine h100\n"
       "  mpirun -n 8 meshtrain plan recipe.yaml --calibrate --out machine.yaml");
   command->add_flag("--calibrate", arguments->calibrate,
                     "Measures this machine for the recipe's steps instead, on all ranks that mpirun starts");
-  command
-      ->add_option("--out", arguments->out, "With --calibrate: the machine file that is written, which must not exist")
+  command->add_option("--out", arguments->out, "With --calibrate: the machine file to write, which must not exist")
       ->type_name("FILE")
       ->capture_default_str();
   command->callback([arguments, &status] {

@@ -25,19 +25,19 @@ struct RecipeCommand {
 int convert(const RecipeCommand& asked) {
   std::error_code ignored;
   if (asked.out && std::filesystem::exists(*asked.out, ignored)) {
-    throw InputError("--out " + asked.out->string() + ": it exists: give another name, or move it away");
+    throw InputError("--out " + asked.out->string() + " already exists: give another name, or move it away");
   }
   const ConvertedRecipe recipe = recipe_from(*asked.from);
   if (asked.out) {
     write_atomically(*asked.out, recipe.text);
-    std::printf("wrote %s; its comments say what was not converted, and what is still to be given\n",
+    std::printf("wrote %s; its comments list what was not converted, and what is still to be given\n",
                 asked.out->c_str());
   } else {
     std::fputs(recipe.text.c_str(), stdout);
   }
   if (recipe.num_lost == 0) return 0;
-  log_failure("not converted, though numbers change without it: " + counted(recipe.num_lost, "setting") +
-              ", listed at the end of the recipe");
+  log_failure(counted(recipe.num_lost, "setting") + (recipe.num_lost == 1 ? " that changes" : " that change") +
+              " numbers could not be converted: see the end of the recipe");
   return 1;
 }
 
@@ -45,25 +45,26 @@ int convert(const RecipeCommand& asked) {
 
 void add_recipe_command(CLI::App& app, int& status) {
   const auto asked = std::make_shared<RecipeCommand>();
-  CLI::App* command = app.add_subcommand("recipe",
-                                         "Says what the keys of a recipe mean, and makes recipes of configurations of "
-                                         "accelerate, DeepSpeed and Megatron-LM.\n\n"
-                                         "  meshtrain recipe --explain train.precision\n"
-                                         "  meshtrain recipe --from ds_config.json --out mine.yaml");
+  CLI::App* command = app.add_subcommand(
+      "recipe",
+      "Explains the keys of a recipe, and converts configurations of other trainers into recipes.\n\n"
+      "  meshtrain recipe --explain train.precision\n"
+      "  meshtrain recipe --from ds_config.json --out mine.yaml");
   CLI::Option* explain =
       command
-          ->add_option("--explain", asked->key,
-                       "Kind, default, words, bounds and meaning of a key; without one a line for each key")
+          ->add_option(
+              "--explain", asked->key,
+              "Prints type, default, allowed words, bounds and meaning of a key; without KEY, a line for each key")
           ->type_name("[KEY]")
           ->expected(0, 1);
   CLI::Option* from =
       command
           ->add_option("--from", asked->from,
-                       "A configuration of accelerate (.yaml), DeepSpeed or PEFT (.json), or a text with the arguments "
-                       "of Megatron-LM (.txt): prints the recipe that does the same. Of axolotl and TRL it reads the "
-                       "words for LoRA. What cannot be converted, and what is still to be given, are comments in it. "
-                       "Ends with status 1 when something that changes numbers was not converted, and with 2 when the "
-                       "file cannot be read")
+                       "Prints the recipe that does the same as a configuration of accelerate, axolotl or NeMo "
+                       "Automodel (.yaml), OLMo-core (.yaml, .json), DeepSpeed or PEFT (.json), or as the arguments of "
+                       "Megatron-LM or torchtitan in a text file (.txt). From TRL it converts the LoRA settings. "
+                       "Comments list what was not converted and what is still to be given. Exit status: 1 when "
+                       "something that changes numbers was not converted, 2 when the file cannot be read")
           ->type_name("FILE");
   CLI::Option* out = command->add_option("--out", asked->out, "With --from: the file to write, which must not exist")
                          ->type_name("FILE");

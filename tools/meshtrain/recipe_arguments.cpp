@@ -30,7 +30,7 @@ std::map<std::string, int64_t> parse_axes(const std::string& mesh) {
   std::map<std::string, int64_t> sizes = parse_mesh(mesh);
   for (const auto& [axis, size] : sizes) {
     if (std::ranges::count(known, axis) > 0) continue;
-    throw InputError("--mesh " + mesh + ": there is no axis " + axis +
+    throw InputError("--mesh " + mesh + ": unknown axis " + axis +
                      recipe_keys().foreign_value("parallel.mesh", axis).here() + ": the axes are " + joined(known));
   }
   return sizes;
@@ -38,8 +38,8 @@ std::map<std::string, int64_t> parse_axes(const std::string& mesh) {
 
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments) {
   command.add_option("--mesh", arguments.mesh,
-                     "Shape of the mesh, as pp=2,dp=2,cp=2,tp=2; an axis left out is 1, one may be auto. "
-                     "Replaces parallel.mesh. Without it a recipe for one rank gets dp = the number of ranks");
+                     "Shape of the mesh, as in pp=2,dp=2,cp=2,tp=2; an axis left out is 1, one may be auto. Replaces "
+                     "parallel.mesh. Default for a recipe of one rank: dp = the number of ranks");
   add_set_option(command, arguments);
 }
 
@@ -71,7 +71,7 @@ std::string spread_over(Recipe& recipe, const RecipeArguments& arguments, int64_
   if (gives_mesh || !is_one_rank || num_ranks == 1) return "";
   recipe.parallel.mesh[kDataAxis] = num_ranks;
   return "mesh dp=" + std::to_string(num_ranks) + ": the recipe is for one rank, and " + std::to_string(num_ranks) +
-         " were started; --mesh says otherwise";
+         " were started; --mesh chooses another mesh";
 }
 
 }  // namespace meshtrain

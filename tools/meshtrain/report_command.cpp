@@ -72,10 +72,10 @@ void add_report_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "report", "Shows runs: loss, speed, memory, where the time goes, as text, as a page with charts, or live");
   const auto arguments = std::make_shared<ReportArguments>();
-  command->add_option("run_dir", arguments->runs, "Folders of runs; several are drawn over each other")
+  command->add_option("run_dir", arguments->runs, "Run directories; several are drawn in the same charts")
       ->required()
       ->type_name("RUN_DIR");
-  command->add_option("--out", arguments->out, "Write a page, one file that needs no network, instead of text")
+  command->add_option("--out", arguments->out, "Write a page instead of text: one file that needs no network")
       ->type_name("FILE.html");
   CLI::Option* watch =
       command
@@ -88,7 +88,7 @@ void add_report_command(CLI::App& app, int& status) {
           ->type_name("[PORT]");
   watch->check(CLI::Range(0, 65535));
   command->footer(
-      "Needs no ranks, and reads runs that go on, old ones, and damaged files. Examples:\n"
+      "Needs no ranks. Reads runs that are still running, old runs, and damaged files. Examples:\n"
       "  meshtrain report runs/mine\n"
       "  meshtrain report runs/mine runs/other --out report.html\n"
       "  meshtrain report runs/mine --watch 8051");

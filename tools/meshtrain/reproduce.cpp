@@ -85,9 +85,9 @@ void add_reproduce_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<ReproduceArguments>();
   CLI::App* const command =
       app.add_subcommand("reproduce",
-                         "Lists the documented configurations that have a recipe. With the name of one it prints where "
+                         "Lists the documented configurations that have a recipe. Given the name of one, prints where "
                          "it\nis documented, the command, the files to fetch and the plan for the published hardware "
-                         "beside the\npublished figure, and proves its mesh against one rank with a small model.\n\n"
+                         "next to the\npublished figure, and verifies its mesh against one rank with a small model.\n\n"
                          "  meshtrain reproduce\n"
                          "  meshtrain reproduce axolotl/qwen3_8b_fsdp_tp_cp");
   CLI::Option* const name =
@@ -98,15 +98,15 @@ void add_reproduce_command(CLI::App& app, int& status) {
   CLI::Option* const ranks =
       command
           ->add_option("--ranks", arguments->ranks,
-                       "Most ranks for the proof; a larger mesh is cut to the same kinds of axes and modes. Without it "
-                       "as many as this machine's memory holds, at most 8")
+                       "Maximum number of ranks for the verification; a larger mesh is reduced to one with the same "
+                       "kinds of axes and modes. Default: as many as fit in this machine's memory, at most 8")
           ->check(whole_number(1))
           ->type_name("N")
           ->needs(name);
-  command->add_flag("--no-verify", arguments->no_verify, "Leave the proof out")->needs(name)->excludes(ranks);
+  command->add_flag("--no-verify", arguments->no_verify, "Skip the verification")->needs(name)->excludes(ranks);
   command
       ->add_flag("--published", arguments->published,
-                 "Print the predicted time beside the published one, for each recipe that has one, and the errors")
+                 "Print the predicted and the published time of each recipe that has one, and the errors")
       ->excludes(name);
   command->add_flag("--markdown", arguments->markdown, "Print the list as the table of docs/reproduce.md")
       ->excludes(name);

@@ -45,7 +45,7 @@ std::vector<Notice> describe_beginning(const Preparation& prepared, const RunOpt
   const ResumePoint& resumed = prepared.resume->point;
   const std::string folder = resumed.folder.string();
   std::vector<Notice> lines = {{resumed.state.step == 0 ? "begins with the weights of " + folder
-                                                        : "goes on after step " + std::to_string(resumed.state.step) +
+                                                        : "continues after step " + std::to_string(resumed.state.step) +
                                                               ", from " + folder + ", whose pieces were not read"}};
   for (const std::string& change : resumed.changes) lines.push_back({"  " + change});
   lines.push_back({resumed.warning, true});
@@ -79,9 +79,9 @@ void check_machine(const TrainArguments& arguments, const Recipe& recipe) {
   const Machine& machine = *arguments.options.machine;
   if ((machine.device == "cuda") == computes_on_gpus(recipe)) return;
   const auto named = [](bool gpus) { return std::string(gpus ? "GPUs" : "CPUs"); };
-  throw InputError("--machine " + machine.name + " has times of " + named(machine.device == "cuda") +
-                   ", and device: " + recipe.device + " takes " + named(computes_on_gpus(recipe)) +
-                   " here: name a machine of these, or leave --machine out");
+  throw InputError("--machine " + machine.name + " has times for " + named(machine.device == "cuda") +
+                   ", but device: " + recipe.device + " uses " + named(computes_on_gpus(recipe)) +
+                   " here: give a machine with these, or leave --machine out");
 }
 
 /// Returns the machine for the forecasts of --mesh auto. Every rank must call it.
@@ -191,9 +191,9 @@ void add_train_command(CLI::App& app, int& status) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand(
       "train",
-      "Trains the model of a recipe. The mesh is as many ranks as mpirun starts; alone it is one. To stop after a step "
-      "with a checkpoint, press Ctrl-C alone or under tools/ranks. Use kill -USR1 of mpirun, whose Ctrl-C ends the "
-      "ranks without a checkpoint. Then --resume.\n\n"
+      "Trains the model of a recipe. Runs on as many ranks as mpirun starts, or alone on one. To stop after a step "
+      "with a checkpoint, press Ctrl-C for one rank or tools/ranks; for mpirun, whose Ctrl-C ends the ranks without a "
+      "checkpoint, use kill -USR1 on its process. Continue with --resume.\n\n"
       "  meshtrain train recipes/quickstart.yaml --set train.steps=20\n"
       "  mpirun -n 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2 --run-dir runs/mine");
   command->add_option("recipe", arguments->recipe, "The recipe, a YAML file")->required();
@@ -218,8 +218,8 @@ void add_train_command(CLI::App& app, int& status) {
                     "With --check: also say in one line what the mesh needs, as meshtrain plan does");
   command
       ->add_option("--machine", arguments->machine,
-                   "What the plan's times are for: a preset or a file of plan --calibrate. Without it --mesh auto "
-                   "measures CPUs first")
+                   "The machine for the plan's times: a preset or a file of plan --calibrate. Without it --mesh auto "
+                   "first measures CPUs")
       ->type_name("NAME");
   command->callback([arguments, &status] { status = train(*arguments); });
 }

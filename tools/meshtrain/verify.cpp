@@ -33,8 +33,8 @@ void read_fault(const std::string& fault, VerifyOptions& options) {
   if (fault.empty()) return;
   if (!fault.starts_with(skip) || fault.size() == skip.size()) {
     throw InputError("--inject " + fault +
-                     ": there is no such fault: use skip-reduce:X, X an axis (pp, dp, cp, tp) or " +
-                     "what is summed, such as dp.gradients or tp.linear");
+                     ": unknown fault: use skip-reduce:X, where X is an axis (pp, dp, cp, tp) or the purpose of a sum, "
+                     "such as dp.gradients or tp.linear");
   }
   options.skipped_sums = fault.substr(skip.size());
 }
@@ -87,7 +87,7 @@ int verify_all(VerifyArguments arguments, const Group& world) {
 
 int verify_step(const VerifyArguments& arguments, const Group& world) {
   if (!arguments.recipes.empty())
-    throw InputError("--against: the folder has the model and the step; leave the recipes out");
+    throw InputError("--against: the folder has the model and the step: leave the recipes out");
   const std::string& mesh = arguments.recipe.mesh;
   VerifyOptions options = arguments.options;
   read_fault(arguments.fault, options);
@@ -145,7 +145,7 @@ void add_verify_command(CLI::App& app, int& status) {
   add_recipe_options(*command, arguments->recipe);
   command->add_flag("--shrink", options.shrink,
                     "Compare a small model that the mesh cuts in the same way: heads, KV heads, feed-forward and "
-                    "vocabulary keep what divides them");
+                    "vocabulary keep their divisors");
   command
       ->add_option("--precision", options.precision,
                    "fp64, fp32, bf16, bf16_mixed or fp16_mixed; decides how close the two must be")
@@ -161,9 +161,9 @@ void add_verify_command(CLI::App& app, int& status) {
       ->check(whole_number(1))
       ->type_name("N");
   command->add_flag("--cut", arguments->cut,
-                    "Cut a mesh that is larger than the ranks that were started to one with the same kinds of axes and "
-                    "modes, and the sequence and the batch to what a proof needs");
-  command->add_flag("--all", options.every_parameter, "Print every parameter, not the worst alone");
+                    "Reduce a mesh with more ranks than were started to one with the same kinds of axes and modes; "
+                    "sequence and batch are reduced too");
+  command->add_flag("--all", options.every_parameter, "Print every parameter, not only the worst");
   command
       ->add_option("--inject", arguments->fault,
                    "Break the mesh on purpose, to see it found: skip-reduce:X leaves out the sums of an axis (pp, dp, "

@@ -12,8 +12,7 @@ namespace {
 
 __attribute__((no_sanitize("address", "thread", "undefined"))) void check_working_directory(int, char**, char**) {
   static char path[PATH_MAX];
-  static constexpr char kLine[] =
-      "meshtrain: the working directory does not exist any more: change to another one (cd)\n";
+  static constexpr char kLine[] = "meshtrain: the working directory no longer exists: change to another one (cd)\n";
   if (::syscall(SYS_getcwd, path, sizeof path) >= 0 || errno != ENOENT) return;
   ::syscall(SYS_write, STDERR_FILENO, kLine, sizeof kLine - 1);
   ::syscall(SYS_exit_group, 2);

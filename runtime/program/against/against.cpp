@@ -149,7 +149,9 @@ bool verify_against(const std::filesystem::path& folder, const AgainstOptions& o
     print(std::string("equal") + (halves ? " within the rounding of bf16" : "") +
           (dump.is_complete() ? "" : ", in what was dumped") + ": the worst gradient has " + share + " of its bound\n");
     if (halves && most < kLikeBf16 && dump.gradient_dtype() == at::kFloat) {
-      print("a step in bf16 differs more than this one: is it TF32, or another constant, as of norms or of RoPE?\n");
+      print(
+          "a step in bf16 would differ more: was TF32 on, or is a constant different, such as the eps of norms or "
+          "RoPE's base?\n");
     }
     return true;
   }

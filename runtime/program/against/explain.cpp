@@ -14,7 +14,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr const char* kNoNumber = "the factor is no number of ranks, micro-batches or tokens of this step";
+constexpr const char* kNoNumber = "the factor is not a number of ranks, micro-batches or tokens in this step";
 
 std::string text_of(double value) {
   char text[32];
@@ -62,8 +62,8 @@ std::string describe_factor(double factor, const StepDump& dump, const OwnStep& 
   std::string found;
   for (const auto& [name, size] : numbers) {
     std::string one;
-    if (near(factor, size, tolerance)) one = "summed over " + name + ", where the mean belongs, or summed twice";
-    if (near(factor, 1 / size, tolerance)) one = "divided once too often by " + name + ", or not summed over that";
+    if (near(factor, size, tolerance)) one = "summed over " + name + " instead of averaged, or summed twice";
+    if (near(factor, 1 / size, tolerance)) one = "divided once too often by " + name + ", or not summed over it";
     if (near(factor, size * size, tolerance) && size > 1) one = "summed twice over " + name;
     if (!one.empty()) found += (found.empty() ? "" : "; or ") + one;
   }
@@ -98,13 +98,12 @@ std::vector<Way> ways(const OwnStep& own) {
   const auto counted = [](const BatchPart& part) { return static_cast<double>(part.num_counted); };
   add("", [](const BatchPart&) { return 1.0; });
   if (division.num_ranks > 1) {
-    add("the mean of the ranks' means: ranks count equally, whatever number of labels they have",
-        [&](const BatchPart& part) {
-          return all / (static_cast<double>(division.num_ranks) * division.by_rank.at(part.rank));
-        });
+    add("the mean of the ranks' means: ranks count equally, however many labels they have", [&](const BatchPart& part) {
+      return all / (static_cast<double>(division.num_ranks) * division.by_rank.at(part.rank));
+    });
   }
   if (division.num_micro_batches > 1) {
-    add("the mean of the micro-batches' means: micro-batches count equally, whatever number of labels they have",
+    add("the mean of the micro-batches' means: micro-batches count equally, however many labels they have",
         [&](const BatchPart& part) { return all / (static_cast<double>(own.parts.size()) * counted(part)); });
   }
   for (const auto& [rank, of_rank] : division.by_rank) {
@@ -223,7 +222,7 @@ std::string explain_common_factor(double factor, const StepDump& dump, const Own
   std::string text = describe_factor(factor, dump, own, tolerance);
   if (!text.empty() || dump.clip_norm() <= 0) return text.empty() ? kNoNumber : text;
   if (near(factor, dump.clip_norm() / (own.norm() + 1e-6), tolerance)) {
-    return "clipped already: a dump has gradients from before clipping";
+    return "already clipped: a dump must have the gradients from before clipping";
   }
   for (const Way& way : clipped_ways(dump, own)) {
     if (std::ranges::all_of(way.weights, [&](double weight) { return near(weight, factor, tolerance); })) {
@@ -260,19 +259,20 @@ Finding explain_together(const std::string& of, const StepDump& dump, const OwnS
   if (multiple && near(least, most, tolerance)) {
     return {of + ": " + explain_common_factor((least + most) / 2, dump, own, tolerance),
             "each is " + text_of(least) + " to " + text_of(most) +
-                " times that of one rank, and but for that differs by " + worst(facts, &GradientFacts::beyond_factor)};
+                " times that of one rank, and apart from that differs by " +
+                worst(facts, &GradientFacts::beyond_factor)};
   }
   if (own.parts.size() > 1) {
     const PartFit fit = fit_parts(dump, own, some);
     if (std::ranges::all_of(some, [](const GradientFacts* fact) { return fact->is_of_parts(); })) {
       const std::string way = describe_weights(fit, all_ways(dump, own), dump, own);
-      return {of + ": " + (way.empty() ? "the parts of the batch have other weights than their labels" : way),
+      return {of + ": " + (way.empty() ? "the parts of the batch are not weighted by their numbers of labels" : way),
               "the weights of the parts (ranks, then micro-batches), 1 where right, are " + list(fit.weights) +
-                  ", and but for them gradients differ by " + worst(facts, &GradientFacts::beyond_parts)};
+                  ", and apart from them gradients differ by " + worst(facts, &GradientFacts::beyond_parts)};
     }
     const std::string each = explain_each(dump, own, some);
     if (!each.empty()) {
-      return {of + ": " + each, "ranks wrote the tensors in turns, and each is of one of these but for " +
+      return {of + ": " + each, "ranks took turns in writing the tensors, and apart from this each differs by " +
                                     worst(facts, &GradientFacts::beyond_parts)};
     }
   }
@@ -343,7 +343,7 @@ std::vector<Finding> explain_loss(const StepDump& dump, const OwnStep& own, doub
     if (text.empty()) continue;
     return {{"loss: " + possible[i].text + (possible[i].text.empty() ? "" : "; and ") + text, evidence}};
   }
-  return {{"loss: another number than that of the counted labels", evidence}};
+  return {{"loss: not that of the counted labels", evidence}};
 }
 
 double gradient_norm_of(const std::vector<GradientFacts>& facts) {
@@ -400,15 +400,14 @@ std::vector<Finding> explain_norm(const StepDump& dump, const OwnStep& own, cons
     const double root = std::sqrt(static_cast<double>(size));
     if (size == 1) continue;
     const std::string name = axis + "=" + std::to_string(size);
-    if (near(reported * root, norm, bound))
-      return {{"norm: of the shard of one of " + name + " ranks, about", evidence}};
+    if (near(reported * root, norm, bound)) return {{"norm: about that of one rank's shard, with " + name, evidence}};
     if (near(reported, norm * root, bound))
       return {{"norm: squares are summed over " + name + ", whose ranks have the same gradients", evidence}};
   }
   const std::string text = describe_factor(reported / norm, dump, own, bound);
   if (!text.empty()) return {{"norm: " + text, evidence}};
-  if (reported < norm) return {{"norm: of some of the gradients, as of one rank's shards", evidence}};
-  return {{"norm: another number than that of the gradients", evidence}};
+  if (reported < norm) return {{"norm: only part of the gradients, such as one rank's shards", evidence}};
+  return {{"norm: not that of the gradients", evidence}};
 }
 
 }  // namespace meshtrain

@@ -173,8 +173,9 @@ std::vector<Finding> explain_updates(const UpdateComparison& updates, const Step
   }
   if (!rest.empty()) {
     const bool still = std::ranges::all_of(rest, [](const UpdateFacts* fact) { return fact->unmoved > 0.99; });
-    findings.push_back({still ? "updates: none; the weights did not move"
-                              : "updates: another formula, learning rate, or gradients than those of the dump",
+    findings.push_back({still
+                            ? "updates: none; the weights did not move"
+                            : "updates: the formula, the learning rate or the gradients differ from those of the dump",
                         describe(rest)});
   }
   return findings;

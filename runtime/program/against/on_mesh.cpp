@@ -39,7 +39,8 @@ class DumpedSamples final : public Samples {
 Recipe recipe_of_step(const StepDump& dump, const std::string& mesh, const std::vector<std::string>& overrides,
                       const std::string& precision) {
   if (!dump.documents().empty()) {
-    throw InputError("--mesh: the step has packed documents, which are compared with one rank alone; leave it out");
+    throw InputError(
+        "--mesh: the step has packed documents, which can be compared only with one rank: leave --mesh out");
   }
   const int64_t samples = dump.inputs().size(0), length = dump.inputs().size(1);
   Recipe recipe = recipe_of_folder(dump.weights(), {{"--against", "train.sequence_length", std::to_string(length)},

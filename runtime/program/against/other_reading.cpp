@@ -43,7 +43,7 @@ std::vector<Candidate> candidates(const StepDump& dump) {
   }
   if (!documents.empty()) {
     result.push_back({"documents: ignored; attention crosses them, and positions continue", {dump.labels()}});
-    result.push_back({"documents: attention crosses them, although positions begin anew in each",
+    result.push_back({"documents: attention crosses them, although positions restart in each",
                       {dump.labels(), {}, document_positions(documents, length)}});
   }
   const auto cp = dump.mesh().find("cp");
@@ -72,7 +72,7 @@ std::optional<OtherReading> find_other_reading(const StepDump& dump, const OwnSt
     if (candidate.reading.labels.max().item<int64_t>() < 0) continue;
     OwnStep step = compute_step(dump, candidate.reading, precision, /*apart=*/true);
     if (!explains(dump, step, rounding)) continue;
-    const std::string evidence = "so read, every gradient is that of one rank, and the loss is " +
+    const std::string evidence = "read in this way, every gradient equals that of one rank, and the loss is " +
                                  std::to_string(step.loss()) + " (as dumped " + std::to_string(own.loss()) + ")";
     return OtherReading{{candidate.text, evidence}, std::move(step)};
   }

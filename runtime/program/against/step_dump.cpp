@@ -24,7 +24,7 @@ fs::path existing(const fs::path& folder) {
   std::error_code unreadable;
   if (fs::is_regular_file(folder / "step.json", unreadable)) return folder;
   throw InputError("--against " + folder.string() +
-                   ": there is no step.json in it: give a folder that tools/dump_step.py wrote, complete");
+                   ": the folder has no step.json: give the complete folder that tools/dump_step.py wrote");
 }
 
 double number(const JsonCursor& cursor) {
@@ -61,9 +61,9 @@ StepDump::StepDump(const fs::path& folder)
       gradients_(folder / "gradients"),
       after_(folder / "after") {
   if (shape_.experts) {
-    throw InputError((folder / "before" / "config.json").string() +
-                     ": the model has experts, and a step of one is not compared: choices of experts may differ by "
-                     "rounding");
+    throw InputError(
+        (folder / "before" / "config.json").string() +
+        ": the model has experts, and such a step cannot be compared: rounding may change the choice of experts");
   }
   check_weights(before_, shape_);
   read_step();
@@ -107,18 +107,18 @@ void StepDump::read_batch() {
   inputs_ = file.read("input_ids").to(at::kLong);
   labels_ = file.read("labels").to(at::kLong);
   if (inputs_.dim() != 2 || inputs_.numel() == 0 || inputs_.sizes() != labels_.sizes()) {
-    fail("input_ids and labels must be [samples, length], of one shape");
+    fail("input_ids and labels must both be [samples, length]");
   }
   const auto [least, most] = at::aminmax(inputs_);
   if (least.item<int64_t>() < 0 || most.item<int64_t>() >= shape_.vocab_size) {
-    fail("input_ids has tokens outside of the vocabulary of " + std::to_string(shape_.vocab_size));
+    fail("input_ids has tokens outside the vocabulary of " + std::to_string(shape_.vocab_size));
   }
-  if (labels_.max().item<int64_t>() >= shape_.vocab_size) fail("labels has tokens outside of the vocabulary");
+  if (labels_.max().item<int64_t>() >= shape_.vocab_size) fail("labels has tokens outside the vocabulary");
   if (labels_.max().item<int64_t>() < 0) fail("no label counts");
   for (const auto& [name, to] : {std::pair{"rank", &ranks_}, {"micro_batch", &micro_batches_}}) {
     const at::Tensor values = file.read(name).to(at::kLong);
     if (values.dim() != 1 || values.size(0) != inputs_.size(0))
-      fail(std::string(name) + " must have one number a sample");
+      fail(std::string(name) + " must have one number for each sample");
     const int64_t* const begin = values.const_data_ptr<int64_t>();
     to->assign(begin, begin + values.numel());
   }
@@ -128,7 +128,7 @@ void StepDump::read_batch() {
 void StepDump::read_documents(const SafetensorsFile& file) {
   const at::Tensor numbers = file.read("documents").to(at::kLong).contiguous();
   if (numbers.sizes() != inputs_.sizes()) {
-    throw InputError(file.path().string() + ": documents must have a number for each token, as input_ids");
+    throw InputError(file.path().string() + ": documents must have a number for each token, in the shape of input_ids");
   }
   const int64_t* number = numbers.const_data_ptr<int64_t>();
   bool divided = false;
@@ -167,7 +167,7 @@ std::pair<at::Tensor, at::Tensor> StepDump::sample(const std::string& parameter,
   const int64_t numel = c10::multiply_integers(shape), row = numel / shape.front();
   if (numbers.scalar_type() != at::kLong || numbers.dim() != 1 || numbers.numel() == 0 ||
       numbers.min().item<int64_t>() < 0 || numbers.max().item<int64_t>() >= c10::multiply_integers(tensor.shape)) {
-    throw InputError(sample_->path().string() + ": " + tensor.name + " must have numbers of elements, int64 [n]");
+    throw InputError(sample_->path().string() + ": " + tensor.name + " must have the indices of elements, int64 [n]");
   }
   const at::Tensor own = numbers - tensor.first_row * row;
   const at::Tensor positions = own.ge(0).logical_and(own.lt(numel)).nonzero().squeeze(1);
@@ -202,8 +202,8 @@ std::string StepDump::left_out() const {
   if (sample_) {
     int64_t most = 0;
     for (const std::string& name : sample_->names()) most = std::max(most, sample_->entry(name).shape.front());
-    text += (text.empty() ? "" : "; ") + std::string("of ") + counted(sample_->names().size(), "tensor") + " all but " +
-            counted(most, "element") + " at most";
+    text += (text.empty() ? "" : "; ") + std::string("in ") + counted(sample_->names().size(), "tensor") +
+            " all but at most " + counted(most, "element");
   }
   return text.empty() ? "" : "gradients and updates: " + text;
 }
@@ -222,7 +222,7 @@ at::Tensor StepDump::after(const std::string& parameter, const std::vector<int64
 
 at::ScalarType StepDump::gradient_dtype() const {
   const std::vector<std::string> names = gradients_.names();
-  if (names.empty()) throw InputError(gradients_.path().string() + ": there are no gradients in it");
+  if (names.empty()) throw InputError(gradients_.path().string() + ": the file has no gradients");
   return gradients_.entry(names.front()).dtype;
 }
 

@@ -50,10 +50,10 @@ std::vector<std::string> trained_modules(const Recipe& recipe) {
     const std::vector<FolderTensor> stored = folder_parts(shape, tensor.name, tensor.shape);
     if (of_experts(tensor.name)) refuse_trained(tensor.name, "it belongs to experts");
     if (stored.front().name != tensor.name) {
-      refuse_trained(tensor.name, "transformers has it in one module with other layers");
+      refuse_trained(tensor.name, "transformers joins it with other layers in one module");
     }
     if (shape.tie_word_embeddings && tensor.name == kEmbedding) {
-      refuse_trained(tensor.name, "it is the head too, and would be two tensors there");
+      refuse_trained(tensor.name, "it is also the head, and PEFT would make it two tensors");
     }
     if (!std::ranges::count(modules, module)) modules.push_back(module);
   }

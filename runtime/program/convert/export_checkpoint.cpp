@@ -71,11 +71,11 @@ fs::path tokenizer_folder(const fs::path& path, int64_t vocab_size) {
     const std::vector<std::string> names = tokenizer_files(folder);
     if (std::find(names.begin(), names.end(), path.filename().string()) == names.end()) {
       throw InputError(asked +
-                       ": no file of a tokenizer has this name: give its tokenizer.json or tokenizer.model, or "
+                       ": this is not the name of a tokenizer's file: give its tokenizer.json or tokenizer.model, or "
                        "the folder with its files");
     }
   }
-  if (tokenizer_files(folder).empty()) throw InputError(asked + ": there are no files of a tokenizer in it");
+  if (tokenizer_files(folder).empty()) throw InputError(asked + ": the folder has no tokenizer files");
   if (const auto tokenizer = try_load_tokenizer(folder)) check_vocabulary(*tokenizer, vocab_size, asked);
   return folder;
 }

@@ -36,7 +36,7 @@ constexpr const char* kFile = "rank-00000.safetensors";
   std::string text;
   for (size_t i = 0; i < differences.size() && i < kMost; ++i) text += (i == 0 ? "" : "; ") + differences[i];
   if (differences.size() > kMost) text += "; and " + std::to_string(differences.size() - kMost) + " more";
-  throw InputError("the model in " + hf.string() + " is not the recipe's: " + text);
+  throw InputError("the model in " + hf.string() + " differs from the recipe's: " + text);
 }
 
 /// Checks the shape in config.json, except for values that do not concern the weights.
@@ -61,15 +61,15 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
     std::optional<at::ScalarType> dtype;  // holds the values of all parts
     for (const FolderTensor& stored : folder_parts(shape, tensor.name, tensor.shape)) {
       if (!source.contains(stored.name)) {
-        differences.push_back(stored.name + " is missing there");
+        differences.push_back(stored.name + " is missing in it");
         continue;
       }
       const TensorEntry& found = source.entry(stored.name);
       if (found.shape != stored.shape) {
-        differences.push_back(stored.name + ": " + describe_shape(stored.shape) + ", was " +
-                              describe_shape(found.shape) + " there");
+        differences.push_back(stored.name + ": " + describe_shape(stored.shape) + ", but " +
+                              describe_shape(found.shape) + " in it");
       } else if (!at::isFloatingType(found.dtype) || c10::elementSize(found.dtype) == 1) {
-        differences.push_back(tensor.name + " is of dtype " + *safetensors_dtype(found.dtype) + " there");
+        differences.push_back(tensor.name + " has dtype " + *safetensors_dtype(found.dtype) + " in it");
       }
       dtype = dtype ? at::promoteTypes(*dtype, found.dtype) : found.dtype;
     }
@@ -120,8 +120,7 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
 ImportedCheckpoint import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::path& run_dir) {
   if (recipe.model.shape.adapter) {
     throw InputError(
-        "the recipe has adapters, and their checkpoints leave the base out: begin with meshtrain train and "
-        "model.hf: " +
+        "the recipe has adapters, and their checkpoints do not contain the base: use meshtrain train with model.hf: " +
         hf.string());
   }
   check_shape(hf, recipe);

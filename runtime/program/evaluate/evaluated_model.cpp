@@ -43,9 +43,9 @@ void add_kind(const EvaluationRequest& request, const SourceOptions* own, std::v
     if (own != nullptr && own->dtype == "megatron" && asked.empty() && !indexed) {
       const std::string no_tokens = describe_no_tokens(tokens, "uint16");
       if (!no_tokens.empty()) throw InputError("--tokens " + tokens.string() + no_tokens);
-      throw InputError("--dtype must be given: the run's own file is one of Megatron, but " + tokens.string() +
-                       " has neither an index (.idx) nor a sidecar beside it: put its index there, or say what its "
-                       "tokens are");
+      throw InputError("--dtype must be given: the run's own file is a Megatron file, but " + tokens.string() +
+                       " has neither an index (.idx) nor a .json file next to it: put its index there, or give the "
+                       "type of its tokens");
     }
     if (indexed) options.push_back({"", "evaluate.dtype", "megatron"});
     options.push_back({"", "evaluate.layout", name(is_alike ? own->layout : SampleLayout::Stream)});
@@ -69,8 +69,8 @@ int64_t own_documents(const Recipe& loaded, const std::string& asked) {
   }
   if (loaded.evaluate.documents.value_or(kDocumentsOfIndex) != kDocumentsOfIndex) return *loaded.evaluate.documents;
   if (const std::optional<int64_t> end = document_end(loaded.data)) return *end;
-  throw InputError(asked + ": neither a sidecar of " + loaded.evaluate.tokens.string() +
-                   " nor the run's data.documents says which token ends a document: give its id, or none");
+  throw InputError(asked + ": neither the .json file of " + loaded.evaluate.tokens.string() +
+                   " nor the run's data.documents gives the token that ends a document: give its id, or none");
 }
 
 /// Sets documents as the request says; without it, those of other tokens than the run's own as these have them, where
@@ -80,7 +80,7 @@ void set_documents(const EvaluationRequest& request, bool is_run, Recipe& loaded
   const bool keeps_inside = is_run ? loaded.evaluate.documents.has_value() : loaded.evaluate.dtype == "megatron";
   if (!request.documents && request.other_tokens && keeps_inside) {
     loaded.evaluate.documents =
-        own_documents(loaded, "--documents must be given, as the run keeps attention inside documents");
+        own_documents(loaded, "--documents must be given, because the run keeps attention inside documents");
   }
   if (request.documents != "none") return;
   loaded.evaluate.documents.reset();
@@ -103,7 +103,7 @@ Recipe recipe_of_run(const ModelSource& source, const EvaluationRequest& request
   Recipe recipe = parse_recipe(yaml, options);
   if (!recipe.evaluate.tokens.empty()) return recipe;
   throw InputError("--tokens must be given: the recipe of " + source.folder.string() +
-                   " has no evaluate.tokens, a file that was not trained on");
+                   " has no evaluate.tokens: give a file that was not trained on");
 }
 
 Recipe recipe_of_model(const ModelSource& source, const EvaluationRequest& request) {
@@ -112,8 +112,8 @@ Recipe recipe_of_model(const ModelSource& source, const EvaluationRequest& reque
   if (!gives(request, "train.sequence_length")) {
     const int64_t positions = source.shape.max_position_embeddings;
     throw InputError("--sequence-length must be given: " + source.folder.string() +
-                     " does not say in which lengths tokens are evaluated" +
-                     (positions > 0 ? ", and takes up to " + std::to_string(positions) : ""));
+                     " does not give the length of a sample" +
+                     (positions > 0 ? "; the model takes up to " + std::to_string(positions) : ""));
   }
   add_kind(request, nullptr, options);
   options.insert(options.end(), request.options.begin(), request.options.end());

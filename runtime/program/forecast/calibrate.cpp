@@ -235,8 +235,7 @@ void check_same(const Questions& questions, const Group& world) {
   agree(world, [&] {
     if (own != first) {
       throw InputError(
-          "the ranks' processors differ, so their operators do: measure on hosts of one kind, and name the "
-          "file with --machine");
+          "the ranks have different processors: measure on hosts of one kind, and give the file with --machine");
     }
   });
 }
@@ -249,9 +248,9 @@ std::string scatter_warning(std::vector<double> spreads) {
   std::ranges::sort(spreads);
   const double usual = spreads[spreads.size() / 2];
   if (usual <= kMost) return "";
-  return "measurements scatter: repetitions of the same one differ by " + std::to_string(std::lround(100 * usual)) +
-         " % in the median of all " + std::to_string(spreads.size()) +
-         ": something else uses this machine; measure again when it is idle";
+  return "measurements are noisy: in the median of all " + std::to_string(spreads.size()) + ", repetitions differ by " +
+         std::to_string(std::lround(100 * usual)) +
+         " %: something else uses this machine; measure again when it is idle";
 }
 
 Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const Notice&)>& say) {

@@ -136,20 +136,20 @@ std::string heading(const MeshSearch& search, const ForecastRequest& request, in
                      hosts_text(request);
   if (request.memory) text += ", " + std::to_string(fitting) + " in " + room_text(request);
   if (!request.machine) {
-    return "A ranking by traffic alone: without --machine nothing says which mesh is the fastest.\n" +
+    return "Ranked by traffic alone: without --machine the fastest mesh is not known.\n" +
            wrapped(words_of(text + "; bytes of the fullest rank, on " + (request.hosts.gpus ? "GPUs" : "CPUs") +
-                            ", and those that it sends in a step"),
+                            ", and the bytes that it sends in a step"),
                    "");
   }
   return wrapped(
       words_of(text + "; a step on " + request.machine->name + ", tokens/s of one " +
-               (request.hosts.gpus ? "GPU" : "rank") + ", the bytes of the fullest rank, what takes the time"),
+               (request.hosts.gpus ? "GPU" : "rank") + ", the bytes of the fullest rank, and the shares of its time"),
       "");
 }
 
 /// Returns where a machine's numbers come from.
 std::string origin_text(const Machine& machine) {
-  return machine.source.empty() ? "a machine file that names no source" : machine.source;
+  return machine.source.empty() ? "a machine file without a source" : machine.source;
 }
 
 /// Returns the lines below a table that state the assumptions of the forecast.
@@ -157,7 +157,7 @@ std::string assumptions(const ForecastRequest& request) {
   std::string text;
   if (request.machine) text += wrapped(words_of("times: " + origin_text(*request.machine)), "  ");
   if (!request.assumes_hosts) return text;
-  return text + "  assumed: --hosts-of N says how many ranks a host has\n";
+  return text + "  assumed: give --hosts-of N, the number of ranks on a host\n";
 }
 
 /// Returns a mesh's row in a table of times.
@@ -204,9 +204,9 @@ std::string offload_note(const MeshForecast& mesh, const ForecastRequest& reques
   }
   const bool has_copies = offload.copied() + offload.copied_activations > 0;
   if (request.machine && has_copies && !request.machine->times_offload()) {
-    text += "; the time has neither copies nor updates: the machine has no rates of its host";
+    text += "; the time includes neither copies nor updates: the machine file has no rates of the host";
   } else if (request.machine && offload.disk > 0 && (offload.copied() == 0 || request.machine->host.disk == 0)) {
-    text += "; the time does not count the disk";
+    text += "; the time does not include the disk";
   }
   return wrapped(words_of("offloaded: " + text), "      ");
 }
@@ -298,13 +298,13 @@ std::string explain(const MeshSearch& search, const Recipe& recipe, const Foreca
   const auto least =
       std::ranges::min(search.meshes, {}, [](const MeshForecast& mesh) { return mesh.forecast.step.memory().total(); });
   std::string text = "no mesh of " + ranks + " fits in " + room_text(request) + ": " + least.layout.describe() +
-                     " needs least, " + size_text(least.forecast.step.memory().total());
+                     " needs the least, " + size_text(least.forecast.step.memory().total());
   ForecastRequest more = request;
   more.ranks *= 2;
   const std::optional<int64_t> enough = least_ranks(recipe, more);
   return text +
          (enough ? "; it would fit on " + counted(*enough, "rank")
-                 : "; nor would it on more ranks: train.activation_checkpointing.mode: full, a smaller "
+                 : "; more ranks would not be enough either: train.activation_checkpointing.mode: full, a smaller "
                    "train.micro_batch or parallel.fsdp.mode: full_shard need less") +
          (others.empty() ? "" : "; " + others);
 }

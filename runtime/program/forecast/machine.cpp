@@ -203,7 +203,7 @@ Machine load_machine(const std::string& name) {
   if (std::optional<Machine> preset = machine_preset(name)) return *preset;
   if (!std::filesystem::exists(name)) {
     const std::string meant = nearest(name, machine_presets());
-    throw InputError("--machine " + name + ": no such file, and no preset" +
+    throw InputError("--machine " + name + ": neither a file nor a preset" +
                      (meant.empty() ? ": " : "; did you mean " + meant + "? Presets: ") + joined(machine_presets()));
   }
   static const KnownKeys keys = [] {
@@ -219,10 +219,10 @@ Machine load_machine(const std::string& name) {
       "; meshtrain plan RECIPE --calibrate --out FILE measures a machine, and presets are " + joined(machine_presets());
   if (root.kind == YamlValue::Kind::Null) throw InputError("--machine " + name + ": an empty file" + wanted);
   if (root.kind != YamlValue::Kind::Map) {
-    throw InputError("--machine " + name + ": " + root.shown() + " is not the map of keys of a machine" + wanted);
+    throw InputError("--machine " + name + ": " + root.shown() + " is not a map of a machine's keys" + wanted);
   }
   if (root.find("train") != nullptr || root.find("model") != nullptr) {
-    throw InputError("--machine " + name + ": a recipe, not a machine" + wanted);
+    throw InputError("--machine " + name + ": this is a recipe, not a machine file" + wanted);
   }
   Machine machine;
   machine.name = std::filesystem::path(name).stem().string();
@@ -230,7 +230,7 @@ Machine load_machine(const std::string& name) {
   fields(reader, machine);
   reader.refuse_missing();
   if (machine.peak_flops.of(c10::ScalarType::Float) <= 0) {
-    throw InputError(name + ": product_flops: no rate of any dtype is above 0");
+    throw InputError(name + ": product_flops: at least one rate must be above 0");
   }
   machine.index_operators();
   return machine;

@@ -42,9 +42,8 @@ struct Sheet {
 
 /// The rest of every preset's source.
 constexpr const char* kShares =
-    "; of these rates the shares that measured kernels reach, corrected after this program's steps on one H200, and, "
-    "for "
-    "collectives, after published runs of other programs. This program has not run on several GPUs";
+    "; scaled to the shares of these rates that measured kernels reach, corrected by this program's steps on one H200 "
+    "and, for collectives, by published runs of other programs. This program has not run on several GPUs";
 
 constexpr ProductFlops kHopperFlops = {1979e12, 989e12, 989e12, 67e12, 67e12};
 // The GPUs' data sheets: 64 and 128 GB/s of PCIe x16 in both directions together.

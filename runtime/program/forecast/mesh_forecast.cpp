@@ -20,8 +20,8 @@ constexpr int64_t kGpusOfHost = 8;
 ForecastRequest forecast_request(const Recipe& recipe, int64_t ranks, int64_t ranks_per_host,
                                  std::shared_ptr<const Machine> machine) {
   if (machine && recipe.device != "auto" && recipe.device != machine->device) {
-    throw InputError("device", recipe.device + ", and --machine " + machine->name + " has times of device: " +
-                                   machine->device + ": name a machine of that device, or change device");
+    throw InputError("device", recipe.device + ", but --machine " + machine->name + " has times for device: " +
+                                   machine->device + ": give a machine with the recipe's device, or change device");
   }
   ForecastRequest request;
   request.ranks = ranks;

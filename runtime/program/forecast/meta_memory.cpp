@@ -68,7 +68,7 @@ MetaMemory::MetaMemory() : counts_(std::make_shared<Counts>()) {
     return true;
   }();
   static_cast<void>(is_set);
-  if (counts_of_thread) throw std::logic_error("MetaMemory: this thread counts already");
+  if (counts_of_thread) throw std::logic_error("MetaMemory: this thread already counts");
   counts_of_thread = counts_;
 }
 

@@ -382,7 +382,7 @@ TimelineRecorder::TimelineRecorder(bool signatures)
                                                .needsInputs(true)
                                                .needsOutputs(true)
                                                .scopes({at::RecordScope::FUNCTION}))) {
-  if (record_of_thread != nullptr) throw std::logic_error("TimelineRecorder: this thread records already");
+  if (record_of_thread != nullptr) throw std::logic_error("TimelineRecorder: this thread already records");
   record_->keeps_signatures = signatures;
   record_of_thread = record_.get();
   CopyWatch::set_current(record_.get());

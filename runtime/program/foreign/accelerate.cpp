@@ -72,7 +72,7 @@ void take_accelerate_fsdp(Conversion& from) {
       from.refuse(prefix + "sharding_strategy", "parallel.fsdp.mode has no such mode");
     } else if (from.is_set("parallel.fsdp.shard_size")) {
       if (known->second != "full_shard" && known->second != "hybrid_shard") {
-        from.refuse(prefix + "sharding_strategy", "replicas, which parallelism_config has, are of hybrid_shard alone");
+        from.refuse(prefix + "sharding_strategy", "parallelism_config has replicas, which only hybrid_shard supports");
       }
     } else {
       from.set("parallel.fsdp.mode", known->second);
@@ -129,7 +129,7 @@ void take_accelerate_precision(Conversion& from) {
   const auto known = kPrecisions.find(given == "fp8" ? "bf16" : given);
   if (known == kPrecisions.end()) return from.refuse("mixed_precision", "train.precision has no " + given);
   from.set("train.precision", known->second, from.has("mixed_precision") ? "" : from.by_default());
-  if (given == "fp8") from.refuse("mixed_precision", "there is no FP8: layers compute in bf16, with bf16_mixed");
+  if (given == "fp8") from.refuse("mixed_precision", "FP8 is not supported: layers compute in bf16, with bf16_mixed");
   if (given == "no") return;
   const bool is_deepspeed = from.has("deepspeed_config");
   if (from.has("megatron_lm_config")) return;
@@ -141,8 +141,8 @@ void take_accelerate_precision(Conversion& from) {
   if (is_deepspeed && given == "fp16") {
     from.set("train.loss_scale.growth_interval", int64_t{1000}, "the default of DeepSpeed");
     from.refuse_absent(
-        "fp16.hysteresis: 2, the default of DeepSpeed: the scale shrinks with the first step that "
-        "overflows, so other steps are skipped");
+        "fp16.hysteresis: 2, the default of DeepSpeed: meshtrain shrinks the scale at the first overflow, so different "
+        "steps are skipped");
   }
 }
 
@@ -184,14 +184,14 @@ void convert_accelerate(Conversion& from) {
       "use_cpu compute_environment debug downcast_bf16 enable_cpu_affinity machine_rank main_training_function "
       "num_machines rdzv_backend same_network main_process_ip main_process_port tpu_env tpu_use_cluster tpu_use_sudo "
       "gpu_ids ipex_config tpu_name tpu_zone command_file commands");
-  from.refuse("fp8_config", "there is no FP8");
+  from.refuse("fp8_config", "FP8 is not supported");
   from.leave_out("dynamo_config", "nothing is compiled at run time");
   const std::string in_script = "in the script that accelerate launches: ";
   from.need_of_script(in_script);
-  from.need("train.global_batch", in_script + "batch on a rank x ranks of dp x accumulation");
+  from.need("train.global_batch", in_script + "the batch on a rank x the dp ranks x accumulation");
   from.need("train.steps", in_script + "the number of updates");
-  from.need("optimizer.learning_rate", in_script + "of its optimizer");
-  const std::string of_optimizer = in_script + "of its optimizer; until then the recipe has ";
+  from.need("optimizer.learning_rate", in_script + "that of its optimizer");
+  const std::string of_optimizer = in_script + "that of its optimizer; until then the recipe has ";
   from.need("optimizer.betas", of_optimizer + "[0.9, 0.999]");
   from.need("optimizer.eps", of_optimizer + "1e-8");
   from.need("optimizer.weight_decay", of_optimizer + "0, and AdamW of PyTorch 0.01");

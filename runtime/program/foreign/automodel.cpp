@@ -9,7 +9,7 @@
 namespace meshtrain {
 namespace {
 
-const char* const kKernels = "kernels have no choice here";
+const char* const kKernels = "meshtrain chooses kernels itself";
 
 /// Returns the last part of a `_target_`: "torch.optim.Adam" -> "Adam".
 std::string target_of(Conversion& from, const std::string& path) {
@@ -77,7 +77,7 @@ void take_automodel_batch(Conversion& from, const MeshSizes& sizes) {
   const auto every = from.whole(prefix + "ckpt_every_steps");
   const std::string enabled = from.word("checkpoint.enabled").value_or("true");
   if (every && enabled != "false" && enabled != "False") from.set("checkpoint.every", *every);
-  from.leave_out(prefix + "val_every_steps", "evaluate.every says when evaluate.tokens are evaluated");
+  from.leave_out(prefix + "val_every_steps", "evaluate.every sets the steps between evaluations of evaluate.tokens");
   from.ignore_all("local_batch_size num_epochs gc_every_steps grad_acc_steps num_workers", prefix);
 }
 
@@ -131,11 +131,10 @@ void take_automodel_optimizer(Conversion& from) {
   from.set_number("optimizer.eps", "optimizer.eps", 1e-8);
   const double decay = from.set_number("optimizer.weight_decay", "optimizer.weight_decay", name == "AdamW" ? 0.01 : 0);
   if (name == "Adam" && decay > 0 && !from.is_on("optimizer.adam_w_mode")) {
-    from.refuse_absent("optimizer: Adam: its weight decay is part of the gradient, AdamW's is not");
+    from.refuse_absent("optimizer: Adam: its weight decay is part of the gradient, that of AdamW is not");
   }
   if (from.has("optimizer.master_weight_bits")) {
-    from.refuse("optimizer.master_weight_bits",
-                "weights that the optimizer changes have 32 bits, or train.precision's");
+    from.refuse("optimizer.master_weight_bits", "trained weights have 32 bits, or the bits of train.precision");
   }
   from.ignore_all("_target_ adam_w_mode fused foreach compress_state_dict capturable master_weights", "optimizer.");
   from.set_number("max_grad_norm.max_norm", "train.clip_norm", from.number("clip_grad_norm.max_norm").value_or(1));
@@ -166,12 +165,12 @@ void take_automodel_data(Conversion& from) {
                       : from.has("dataset.seq_length") ? from.whole("dataset.seq_length")
                                                        : from.whole("dataset.seq_len");
   if (length) from.set("train.sequence_length", *length);
-  from.need("train.sequence_length", "the length of its samples: no packed_sequence_size and no seq_length says it");
+  from.need("train.sequence_length", "the length of its samples: packed_sequence_size and seq_length are absent");
   if (is_packed)
     from.need("data.documents", "the id of the token that ends a text: packed texts do not see each other");
   from.set("data.layout", std::string("stream"), "of meshtrain data prepare --text");
   from.need("data.tokens", "its `dataset`, as meshtrain data prepare --text, or --chat for conversations, writes it");
-  if (from.is_on("dataloader.shuffle")) from.set("data.shuffle", true, "in another order than there");
+  if (from.is_on("dataloader.shuffle")) from.set("data.shuffle", true, "in a different order");
   for (const char* key : {"dataset", "dataloader", "packed_sequence"}) {
     from.leave_out(key, "texts become tokens before the run (docs/data.md)");
   }
@@ -208,7 +207,7 @@ void convert_automodel(Conversion& from) {
   from.set("train.seed", seed.value_or(42), seed ? "" : from.by_default());
   if (const auto minutes = from.number("dist_env.timeout_minutes")) from.set("parallel.timeout", 60 * *minutes);
   from.leave_out("wandb", "tools/send_metrics sends RUN_DIR/metrics.jsonl");
-  from.leave_out("fp8", "FP8 where it says enabled: there is no FP8");
+  from.leave_out("fp8", "FP8 is not supported");
   from.refuse("checkpoint.restore_from", "it is an option: --resume");
   from.ignore_all("enabled checkpoint_dir model_save_format save_consolidated is_async", "checkpoint.");
   from.ignore_all("_target_ seed ranked", "rng.");

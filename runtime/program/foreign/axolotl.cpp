@@ -10,7 +10,7 @@ namespace meshtrain {
 namespace {
 
 // Defaults are those of axolotl 0.13 and of transformers' Trainer, which it starts.
-const char* const kLoading = "kernels and loading have no choice here";
+const char* const kLoading = "meshtrain chooses kernels and loading itself";
 
 MeshSizes take_axolotl_mesh(Conversion& from) {
   MeshSizes sizes;
@@ -63,13 +63,13 @@ void take_axolotl_precision(Conversion& from) {
   from.set("train.precision", std::string(in_bf16 ? "bf16_mixed" : in_fp16 ? "fp16_mixed" : "fp32"));
   if (in_bf16 || in_fp16) {
     if (is_fsdp) {
-      from.set("parallel.fsdp.reduce_dtype", std::string(in_bf16 ? "bf16" : "fp16"), "as accelerate has it for FSDP2");
+      from.set("parallel.fsdp.reduce_dtype", std::string(in_bf16 ? "bf16" : "fp16"), "as accelerate does for FSDP2");
     } else {
       from.set("train.residual_dtype", std::string("fp32"), "as under autocast");
     }
   }
   from.ignore_all("bf16 fp16 bfloat16 float16 tf32");
-  from.refuse("fp8", "there is no FP8");
+  from.refuse("fp8", "FP8 is not supported");
 }
 
 void take_axolotl_optimizer(Conversion& from) {
@@ -90,7 +90,7 @@ void take_axolotl_optimizer(Conversion& from) {
   from.set_number("weight_decay", "optimizer.weight_decay", 0);
   from.set("optimizer.decay", std::string("matrices"), "the Trainer's default");
   from.set_number("max_grad_norm", "train.clip_norm", 1);
-  from.refuse("optim_args", "of the optimizer itself");
+  from.refuse("optim_args", "options of the optimizer are not converted");
 }
 
 void take_axolotl_schedule(Conversion& from, const std::optional<int64_t>& steps) {
@@ -113,7 +113,7 @@ void take_axolotl_schedule(Conversion& from, const std::optional<int64_t>& steps
   } else if (ratio && !warmup) {
     from.need("schedule.warmup_steps", from.word("warmup_ratio").value_or("") + " x train.steps: warmup_ratio");
   }
-  from.refuse("lr_scheduler_kwargs", "of the schedule itself");
+  from.refuse("lr_scheduler_kwargs", "options of the schedule are not converted");
 }
 
 void take_axolotl_data(Conversion& from) {
@@ -126,7 +126,7 @@ void take_axolotl_data(Conversion& from) {
   if (from.is_on("sample_packing")) {
     from.need("data.documents", "the id of the token that ends a text: packed samples do not see each other");
   } else {
-    from.leave_out("sample_packing", "samples that are shorter than the sequence are filled up there");
+    from.leave_out("sample_packing", "axolotl pads samples that are shorter than the sequence");
   }
   from.ignore_all(
       "sample_packing sample_packing_eff_est sample_packing_group_size eval_sample_packing "

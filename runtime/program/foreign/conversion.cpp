@@ -60,7 +60,7 @@ const YamlValue* Conversion::take(const std::string& path, YamlValue::Kind kind)
   const YamlValue* value = find(path);
   if (value == nullptr) return nullptr;
   if (value->kind != kind) {
-    refuse(path, "it is of another kind than expected");
+    refuse(path, "its type is not the expected one");
     return nullptr;
   }
   if (is_auto(path)) return nullptr;
@@ -198,7 +198,7 @@ void Conversion::need_filled_in(const std::string& key, std::initializer_list<co
 }
 
 void Conversion::offload_to_host() {
-  set("parallel.fsdp.offload.to", std::string("host"), "in host memory beside a GPU; moves nothing on CPU ranks");
+  set("parallel.fsdp.offload.to", std::string("host"), "in host memory next to a GPU; no effect on CPU ranks");
 }
 
 void Conversion::need_of_script(const std::string& in_script) {
@@ -258,7 +258,7 @@ ConvertedRecipe Conversion::recipe(const std::string& file) const {
   visit_leaves(root_, "", [&](const std::string& path, const YamlValue& value) {
     if (read_.contains(path) || does_nothing(value)) return;
     lost.push_back(path + ": " + flat_text(value) +
-                   (is_auto(path) ? ": another program fills it in" : ": nothing in a recipe is like it" + near(path)));
+                   (is_auto(path) ? ": another program sets it" : ": a recipe has no such setting" + near(path)));
   });
   const auto add = [&](const std::string& title, const std::vector<std::string>& lines) {
     if (!lines.empty()) text += "\n# " + title + ":\n";

@@ -27,7 +27,7 @@ void take_deepspeed_batches(Conversion& from) {
   if (micro) from.set("train.micro_batch", *micro);
   if (global && !micro && accumulation) {
     from.need("train.micro_batch", std::to_string(*global) + " / (" + std::to_string(*accumulation) +
-                                       " x the dp ranks): without it 1 at once");
+                                       " x the dp ranks); until then the recipe has 1");
   }
   from.need_filled_in("train.micro_batch", {micro_key}, "the Trainer's per_device_train_batch_size (by default 8)",
                       "1");
@@ -88,7 +88,7 @@ void take_deepspeed_precision(Conversion& from) {
     const int64_t hysteresis = from.whole("fp16.hysteresis").value_or(2);
     if (hysteresis > 1 && !from.is_set("train.loss_scale.static")) {
       from.refuse_absent("fp16.hysteresis: " + std::to_string(hysteresis) +
-                         ": the scale shrinks with the first step that overflows, so other steps are skipped");
+                         ": meshtrain shrinks the scale at the first overflow, so different steps are skipped");
     }
     take_deepspeed_reduction(from, "fp16");
   }
@@ -96,12 +96,12 @@ void take_deepspeed_precision(Conversion& from) {
     const bool is_half =
         !from.is_on("torch_autocast.enabled") || from.word("torch_autocast.dtype").value_or("bfloat16") == "float16";
     from.set("train.precision", std::string(is_half ? "fp16_mixed" : "bf16_mixed"),
-             "weights and activations are in the half, where autocast chooses by operator");
+             "all weights and activations are in half precision; autocast chooses for each operator");
     from.set("train.residual_dtype", std::string("fp32"), "as under autocast");
   }
   if (from.is_on("fp8.enabled")) {
-    from.set("train.precision", std::string("bf16_mixed"), "there is no FP8");
-    from.refuse("fp8", "there is no FP8: layers compute in bf16, with train.precision: bf16_mixed");
+    from.set("train.precision", std::string("bf16_mixed"), "FP8 is not supported");
+    from.refuse("fp8", "FP8 is not supported: layers compute in bf16, with train.precision: bf16_mixed");
   }
   need_deepspeed_precision(from);
   for (const char* map : {"bf16", "fp16"}) {
@@ -130,7 +130,7 @@ void take_deepspeed_zero(Conversion& from) {
                  "parallel.fsdp.mode: hybrid_shard with shard_size is the nearest: it copies gradients and state too");
   for (const char* what :
        {"zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights"}) {
-    from.refuse(std::string("zero_optimization.") + what, "what is sent is not quantized");
+    from.refuse(std::string("zero_optimization.") + what, "communication is not quantized");
   }
   bool to_host = from.is_on("zero_optimization.cpu_offload");
   for (const char* what : {"offload_optimizer", "offload_param"}) {
@@ -196,7 +196,8 @@ void take_deepspeed_muon(Conversion& from, bool has_peak) {
   from.set_number(params + "eps", "optimizer.eps", 1e-10);
   from.ignore(params + "ns_method");  // gram and standard compute the same polynomial
   if (from.whole("zero_optimization.stage").value_or(1) == 0) {
-    from.refuse_absent("zero_optimization.stage: 0: without ZeRO DeepSpeed moves matrices by their gradients alone");
+    from.refuse_absent(
+        "zero_optimization.stage: 0: without ZeRO, DeepSpeed does not orthogonalise the updates of matrices");
   }
 }
 
@@ -224,12 +225,13 @@ void take_deepspeed_optimizer(Conversion& from) {
     const double decay =
         from.set_number(params + "weight_decay", "optimizer.weight_decay", is_adam && is_torch && !is_l2 ? 0.01 : 0);
     if (is_l2 && decay > 0) {
-      from.refuse_absent(params + "adam_w_mode: false: Adam adds the decay to gradients (L2), and here weights decay");
+      from.refuse_absent(params +
+                         "adam_w_mode: false: Adam adds the decay to gradients (L2), meshtrain's adamw does not");
     }
     if (decay > 0 || from.is_auto(params + "weight_decay")) {
       from.need("optimizer.decay",
-                "matrices for transformers' Trainer, which leaves norms and biases out; all for a "
-                "script that gives DeepSpeed all parameters as one; until then the recipe has all");
+                "matrices for transformers' Trainer, which leaves norms and biases out; all for a script that gives "
+                "DeepSpeed all parameters in one group; until then the recipe has all");
     }
     from.ignore_all("adam_w_mode torch_adam", params);
   }
@@ -248,7 +250,7 @@ void take_deepspeed_optimizer(Conversion& from) {
     from.need_filled_in("optimizer.learning_rate", {"optimizer.params.lr", "scheduler.params.warmup_max_lr"},
                         "the Trainer's learning_rate (by default 5e-05)");
   }
-  from.need("optimizer.learning_rate", "of the optimizer that the script makes");
+  from.need("optimizer.learning_rate", "that of the optimizer in the script");
   from.need_filled_in("optimizer.betas", {"optimizer.params.betas"},
                       "the Trainer's adam_beta1 and adam_beta2 (by default [0.9, 0.999])", "[0.9, 0.999]");
   from.need_filled_in("optimizer.eps", {"optimizer.params.eps"}, "the Trainer's adam_epsilon (by default 1e-08)",
@@ -272,7 +274,7 @@ void take_deepspeed_clipping(Conversion& from) {
   from.need_filled_in("train.clip_norm", {key}, "the Trainer's max_grad_norm (by default 1)");
   if (norm > 0 && lower_case(from.word("optimizer.type").value_or("")) == "muon") {
     from.refuse_absent("gradient_clipping: " + scalar_text(norm) +
-                       ": DeepSpeed clips the orthogonal updates of Muon, and here gradients are clipped before that");
+                       ": DeepSpeed clips the orthogonal updates of Muon, meshtrain the gradients before them");
   }
 }
 
@@ -284,7 +286,7 @@ double take_deepspeed_peak(Conversion& from, const std::string& type) {
   const std::optional<double> peak = from.number(key);
   const bool has_own = type != "WarmupCosineLR" && (peak || type == "WarmupDecayLR") && !from.is_auto(key);
   if (!has_own) return from.number("optimizer.params.lr").value_or(0);
-  const std::string not_that = from.has("optimizer.params.lr") ? ", which optimizer.params.lr does not change" : "";
+  const std::string not_that = from.has("optimizer.params.lr") ? ", and optimizer.params.lr has no effect" : "";
   from.set("optimizer.learning_rate", peak.value_or(0.001),
            (peak ? "warmup_max_lr of " + type : from.by_default() + ", warmup_max_lr of " + type) + not_that);
   return peak.value_or(0.001);
@@ -302,9 +304,9 @@ void take_deepspeed_schedule(Conversion& from) {
   from.set("schedule.delay", int64_t{1}, "DeepSpeed's first two steps have one rate");
   const std::string count = params + "warmup_num_steps";
   if (from.is_auto(count)) {
-    from.set("schedule.warmup_steps", int64_t{2}, "DeepSpeed's least");
+    from.set("schedule.warmup_steps", int64_t{2}, "DeepSpeed's minimum");
     from.need_filled_in("schedule.warmup_steps", {"scheduler.params.warmup_num_steps"},
-                        "the Trainer's warmup_steps, or its warmup_ratio x train.steps (by default 0), and 2 at least");
+                        "the Trainer's warmup_steps, or its warmup_ratio x train.steps (by default 0), at least 2");
   } else {
     const auto steps = from.whole(count);
     from.set("schedule.warmup_steps", std::max<int64_t>(steps.value_or(1000), 2), steps ? "" : from.by_default());
@@ -359,7 +361,7 @@ void convert_deepspeed(Conversion& from) {
   from.need("train.steps", in_script + "the number of updates");
   if (!from.has("optimizer")) {
     for (const char* key : {"optimizer.betas", "optimizer.eps", "optimizer.weight_decay"}) {
-      from.need(key, in_script + "of its optimizer; until then the recipe has its default");
+      from.need(key, in_script + "that of its optimizer; until then the recipe has its default");
     }
   }
   if (!from.has("scheduler")) {

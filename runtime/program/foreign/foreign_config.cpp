@@ -68,13 +68,12 @@ constexpr std::array<const char*, 5> kOfMegatron = {"--num-layers", "--hidden-si
 const char* const kForms =
     "recipe --from converts configurations of accelerate (.yaml: it has distributed_type), axolotl (base_model), NeMo "
     "Automodel (step_scheduler), OLMo-core (train_module) and DeepSpeed (.json: it has train_batch_size or "
-    "zero_optimization), and texts with the arguments of Megatron-LM (.txt: --num-layers 32 ...) or torchtitan "
-    "(--config "
-    "llama3_8b ...); of PEFT and TRL their words for LoRA";
+    "zero_optimization), and text files with the arguments of Megatron-LM (.txt: --num-layers 32 ...) or torchtitan "
+    "(--config llama3_8b ...); from PEFT and TRL it converts the LoRA settings";
 
 const char* const kWriteOne =
-    "write a recipe as docs/recipe.md says; meshtrain recipe --explain learning_rate, or another key of the file, says "
-    "what takes its place";
+    "write a recipe as in docs/recipe.md; meshtrain recipe --explain learning_rate, or another key of the file, names "
+    "the recipe's key for it";
 
 /// Throws InputError for a file of a trainer that is known and not converted.
 void refuse_other_trainers(const std::filesystem::path& file, const YamlValue& root) {
@@ -114,12 +113,12 @@ ConvertedRecipe recipe_from(const std::filesystem::path& file) {
   const std::string text = read_short_file(file, file.string() + ": ");
   if (file.extension() == ".py") {
     throw InputError(file.string() +
-                     ": configurations in Python are not read, as only running them says what they are (of torchtitan "
-                     "give its arguments, --config llama3_8b, in a .txt): " +
+                     ": configurations in Python are not read, because their values are known only when they run (for "
+                     "torchtitan, give a .txt file with its arguments, --config llama3_8b ...): " +
                      kForms);
   }
   if (file.extension() == ".toml") {
-    throw InputError(file.string() + ": torchtitan's TOML is not read: torchtitan has had none since February 2026; " +
+    throw InputError(file.string() + ": torchtitan's TOML is not read: torchtitan stopped using it in February 2026; " +
                      kWriteOne);
   }
   const auto convert = [&](const char* tool, const YamlValue& root, void (*converter)(Conversion&)) {
@@ -139,7 +138,7 @@ ConvertedRecipe recipe_from(const std::filesystem::path& file) {
     throw InputError(file.string() + ": a configuration is a map of keys, not " + root.shown() + ": " + kForms);
   }
   if (root.find("train") != nullptr && root.find("model") != nullptr) {
-    throw InputError(file.string() + ": a recipe of meshtrain already");
+    throw InputError(file.string() + ": this is already a meshtrain recipe");
   }
   const bool is_of_launcher = root.find("distributed_type") != nullptr || root.find("compute_environment") != nullptr;
   if (root.find("peft_type") != nullptr) return convert("PEFT 0.21.2", root, convert_peft);
@@ -152,7 +151,7 @@ ConvertedRecipe recipe_from(const std::filesystem::path& file) {
   if (!is_of_launcher && !is_of_deepspeed(root)) refuse_other_trainers(file, root);  // they may have fsdp_config
   if (is_of_launcher) return convert("accelerate 1.14.0", root, convert_accelerate);
   if (is_of_deepspeed(root)) return convert("DeepSpeed 0.19.5", root, convert_deepspeed);
-  throw InputError(file.string() + ": not a configuration of another trainer that is known here: " + kForms);
+  throw InputError(file.string() + ": this is not a configuration of a known trainer: " + kForms);
 }
 
 }  // namespace meshtrain

@@ -69,10 +69,10 @@ void take_targets(Conversion& from, const std::string& path, const std::string& 
   for (const std::string& name : names) {
     if (is_fused(name)) {
       from.refuse(path,
-                  "PEFT has one adapter for the joined layers, here each layer has its own: name them in "
+                  "PEFT has one adapter for the joined layers, meshtrain one for each layer: name them in "
                   "adapter.targets");
     } else if (name.find_first_of("*[]()|^$\\+?") != std::string::npos) {
-      from.refuse(path, "a regular expression: give adapter.targets names of layers, or patterns");
+      from.refuse(path, "regular expressions are not converted: give adapter.targets names of layers, or patterns");
     } else if (name != "all-linear") {
       targets.push_back(target_pattern(name));
     }
@@ -140,7 +140,7 @@ void take_lora(Conversion& from, const LoraWords& words, const std::string& pref
   refuse_quantization(from, prefix);
 }
 
-const char* const kOtherKeys = "not read; meshtrain recipe --explain WORD says what takes its place";
+const char* const kOtherKeys = "not read; meshtrain recipe --explain WORD names the recipe's key for it";
 
 void need_model(Conversion& from, const std::string& path) {
   const std::optional<std::string> name = from.word(path);
@@ -154,10 +154,10 @@ void convert_peft(Conversion& from) {
   take_lora(from, kPeft, "");
   for (const char* key : {"rank_pattern", "alpha_pattern", "trainable_token_indices", "layer_replication",
                           "target_parameters", "exclude_modules", "lora_bias", "use_qalora", "ensure_weight_tying"}) {
-    from.refuse(key, "all adapters have one rank and one alpha here, and no other kind");
+    from.refuse(key, "all adapters must have the same rank, alpha and kind");
   }
-  if (from.word("bias").value_or("none") != "none") from.refuse("bias", "biases are not trained with adapters here");
-  if (from.word("peft_type").value_or("LORA") != "LORA") from.refuse("peft_type", "adapter.kind has lora alone");
+  if (from.word("bias").value_or("none") != "none") from.refuse("bias", "biases are not trained with adapters");
+  if (from.word("peft_type").value_or("LORA") != "LORA") from.refuse("peft_type", "adapter.kind has only lora");
   need_model(from, "base_model_name_or_path");
   from.ignore_all("auto_mapping revision task_type inference_mode megatron_core qalora_group_size peft_version");
 }
@@ -165,7 +165,7 @@ void convert_peft(Conversion& from) {
 void take_axolotl_adapter(Conversion& from) {
   const std::optional<std::string> kind = from.word("adapter");
   if (kind || from.has("lora_r")) take_lora(from, kAxolotl, "");
-  if (kind && *kind != "lora") from.refuse("adapter", *kind == "qlora" ? kNoQlora : "adapter.kind has lora alone");
+  if (kind && *kind != "lora") from.refuse("adapter", *kind == "qlora" ? kNoQlora : "adapter.kind has only lora");
   refuse_quantization(from, "");
 }
 

@@ -57,7 +57,7 @@ class Words {
         word.text += c;
       }
     }
-    if (quote != 0) throw InputError(word.location.text() + ": a quote does not end");
+    if (quote != 0) throw InputError(word.location.text() + ": a quotation mark is not closed");
     return word;
   }
 
@@ -73,8 +73,8 @@ class Words {
     const size_t begin = at_ - word.text.size();
     throw InputError(word.location.text() + ": " +
                      quoted(text_.substr(begin, text_.find_first_of(" \t\r\n\"'", at_) - begin)) +
-                     " is for a shell, and scripts are not read: give a file with the arguments that the script "
-                     "starts Megatron-LM with; docs/recipe.md has the command that writes them");
+                     " needs a shell, and scripts are not read: give a file with the arguments that the script passes "
+                     "to Megatron-LM; docs/recipe.md has the command that writes them");
   }
 
   const std::string& text_;

@@ -35,7 +35,7 @@ void take_sizes(Conversion& from) {
   }
   take("--max-position-embeddings", "model.max_position_embeddings");
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads"}) {
-    from.need("model." + std::string(key), "of the model: no argument says it");
+    from.need("model." + std::string(key), "that of the model: no argument gives it");
   }
   from.need("model.vocab_size", "the ids of the tokenizer; tp cuts any number without padding");
   from.ignore("--make-vocab-size-divisible-by");
@@ -50,7 +50,7 @@ void take_positions(Conversion& from) {
   from.ignore("--use-rotary-position-embeddings");
   from.set_number("--rotary-base", "model.rope_theta", 10000);
   if (from.number("--rotary-percent").value_or(1) != 1) {
-    from.refuse("--rotary-percent", "all features of a head turn; of a part of them those of family phi3 do");
+    from.refuse("--rotary-percent", "all features of a head are rotated, except in family phi3");
   }
   if (from.is_on("--use-rope-scaling")) {
     constexpr double kTaken = 8;  // by the GPT model, which does not get the argument
@@ -60,7 +60,7 @@ void take_positions(Conversion& from) {
                                        "original_max_position_embeddings: 8192}");
     if (factor != kTaken) {
       from.refuse_absent(
-          "--rope-scaling-factor: Megatron's GPT models do not get it and scale by 8 (NVIDIA/Megatron-LM "
+          "--rope-scaling-factor: Megatron's GPT models ignore it and scale by 8 (NVIDIA/Megatron-LM "
           "issue 6305): continue their checkpoints with model.rope_scaling.factor: 8");
     }
   } else if (const double factor = from.number("--rotary-seq-len-interpolation-factor").value_or(1); factor != 1) {
@@ -75,21 +75,21 @@ void take_layers(Conversion& from) {
   const bool has_biases = !from.is_on("--disable-bias-linear"), has_qkv_bias = from.is_on("--add-qkv-bias"),
              has_qk_norm = from.is_on("--qk-layernorm");
   const std::string family = has_qk_norm ? "qwen3" : has_qkv_bias && !has_biases ? "qwen2" : "llama";
-  from.set("model.family", family, "spelled out; model.hf: FOLDER has weights");
+  from.set("model.family", family, "the shape follows; model.hf: FOLDER would load weights");
   if (has_biases) from.set("model.attention_bias", true, from.by_default());
   if (has_biases && family == "llama") from.set("model.mlp_bias", true, from.by_default());
   if (has_biases && has_qk_norm) {
-    from.refuse_absent("--disable-bias-linear is absent: feed-forward parts of family qwen3 have no biases");
+    from.refuse_absent("--disable-bias-linear is absent: feed-forward layers of family qwen3 have no biases");
   }
   if (has_qkv_bias && has_qk_norm && !has_biases) {
-    from.refuse("--add-qkv-bias", "family qwen3 has biases of all projections of the attention or of none");
+    from.refuse("--add-qkv-bias", "in family qwen3, all projections of the attention have biases, or none");
   }
   from.ignore_all("--disable-bias-linear --add-qkv-bias --qk-layernorm");
   from.set("model.tie_word_embeddings", !from.is_on("--untie-embeddings-and-output-weights"));
   from.ignore("--untie-embeddings-and-output-weights");
 
   if (!from.is_on("--swiglu")) {
-    from.refuse_absent("--swiglu is absent: feed-forward parts have a gate; of " + family + " it is SwiGLU");
+    from.refuse_absent("--swiglu is absent: feed-forward layers of family " + family + " use SwiGLU");
   }
   from.ignore("--swiglu");
   if (const std::string norm = from.word("--normalization").value_or("LayerNorm"); norm != "RMSNorm") {
@@ -102,9 +102,9 @@ void take_layers(Conversion& from) {
   from.refuse_absent("--init-method-std: first weights at the end of a sublayer are not divided by sqrt(2 x layers)");
   for (const char* dropout : {"--attention-dropout", "--hidden-dropout"}) {
     if (from.number(dropout).value_or(0.1) == 0) continue;
-    from.refuse_absent(std::string(dropout) + ": " + given_or(from, dropout, "0.1") + ": nothing is dropped out");
+    from.refuse_absent(std::string(dropout) + ": " + given_or(from, dropout, "0.1") + ": the model has no dropout");
   }
-  from.refuse("--window-size", "model.sliding_window of family mistral is like it");
+  from.refuse("--window-size", "model.sliding_window of family mistral is similar");
 }
 
 }  // namespace
@@ -115,9 +115,9 @@ void take_megatron_model(Conversion& from) {
   take_layers(from);
   for (const char* experts : {"--num-experts", "--expert-model-parallel-size", "--expert-tensor-parallel-size"}) {
     if (from.whole(experts).value_or(1) > 1)
-      from.refuse(experts, "models with experts are not converted: name the folder of one as model.hf");
+      from.refuse(experts, "models with experts are not converted: set model.hf to the folder of one");
   }
-  from.refuse("--multi-latent-attention", "attention has keys and values of its own for each head, or group of heads");
+  from.refuse("--multi-latent-attention", "multi-latent attention is not supported");
 }
 
 void convert_megatron(Conversion& from) {

@@ -18,7 +18,7 @@ void take_warmup(Conversion& from, const std::optional<int64_t>& batch, const st
   const std::optional<int64_t> steps = megatron_steps(from, "lr-warmup", batch);
   if (const auto share = from.number("--lr-warmup-fraction"); share && all) {
     from.set("schedule.warmup_steps", static_cast<int64_t>(std::llround(*share * static_cast<double>(*all))),
-             "lr-warmup-fraction of the decay");
+             "lr-warmup-fraction x the steps of the decay");
   } else if (share) {
     from.need("schedule.warmup_steps",
               scalar_text(*share) + " of the steps of the schedule; until then the recipe has 0");
@@ -57,7 +57,7 @@ void take_schedule(Conversion& from, const std::optional<int64_t>& batch, const 
   if (style != "WSD") return;
   const auto decay = megatron_steps(from, "lr-wsd-decay", batch);
   if (decay) from.set("schedule.decay_steps", *decay);
-  from.need("schedule.decay_steps", "the length of the decay: no --lr-wsd-decay-iters says it");
+  from.need("schedule.decay_steps", "the length of the decay: --lr-wsd-decay-iters is absent");
   if (const std::string shape = from.word("--lr-wsd-decay-style").value_or("exponential"); shape != "linear") {
     from.refuse_absent("--lr-wsd-decay-style: " + shape + ": the decay of wsd is linear");
   }
@@ -71,7 +71,7 @@ void take_decoupled_rate(Conversion& from, double peak) {
   if (from.is_on("--untie-embeddings-and-output-weights")) groups += ", {pattern: lm_head.weight" + factor;
   from.set("optimizer.groups", groups + "]", "decoupled-lr / lr");
   from.refuse("--decoupled-min-lr",
-              "a learning_rate_factor is that of all steps: min-lr x decoupled-lr / lr is its end");
+              "a learning_rate_factor applies to all steps: the rate ends at min-lr x decoupled-lr / lr");
 }
 
 void take_muon(Conversion& from, double peak) {
@@ -95,18 +95,19 @@ void take_muon(Conversion& from, double peak) {
   from.set("optimizer.muon.newton_schulz_steps", steps.value_or(5), steps ? "" : from.by_default());
   const bool is_nesterov = from.is_on("--muon-nesterov");
   from.set("optimizer.muon.nesterov", is_nesterov, is_nesterov ? "" : from.by_default());
-  if (peak > 0) from.set("optimizer.muon.adamw_learning_rate", peak, "lr is that of all parameters");
+  if (peak > 0) from.set("optimizer.muon.adamw_learning_rate", peak, "all parameters have the same lr");
   from.ignore_all("--muon-nesterov --muon-fp32-matmul-prec --muon-use-syrk");
-  from.refuse("--muon-no-split-qkv", "q, k and v are orthogonalised each by itself");
+  from.refuse("--muon-no-split-qkv", "q, k and v are orthogonalised separately");
   if (from.is_on("--swiglu")) {
-    from.refuse_absent("--swiglu: Megatron orthogonalises gate and up as one matrix, and here each by itself");
+    from.refuse_absent("--swiglu: Megatron orthogonalises gate and up as one matrix, meshtrain separately");
   }
   const std::string parts = from.word("--muon-tp-mode").value_or("blockwise");
   if (parts == "blockwise" && from.whole("--tensor-model-parallel-size").value_or(1) > 1) {
-    from.refuse_absent("--muon-tp-mode: blockwise: each tp rank orthogonalises its part there, and here the matrix is");
+    from.refuse_absent(
+        "--muon-tp-mode: blockwise: Megatron orthogonalises each tp rank's part, meshtrain the complete matrix");
   }
   if (from.word("--muon-scalar-optimizer").value_or("adam") != "adam") {
-    from.refuse("--muon-scalar-optimizer", "the other parameters go by adamw");
+    from.refuse("--muon-scalar-optimizer", "the other parameters use adamw");
   }
 }
 
@@ -119,13 +120,13 @@ void take_optimizer(Conversion& from, double peak) {
     from.refuse("--optimizer", "optimizer.name has adamw, sgd and muon");
   }
   if (peak > 0) from.set("optimizer.learning_rate", peak);
-  from.need("optimizer.learning_rate", "no --lr says it");
+  from.need("optimizer.learning_rate", "--lr is absent");
   from.set_number("--weight-decay", "optimizer.weight_decay", 0.01);
   for (const char* change : {"--weight-decay-incr-style", "--start-weight-decay", "--end-weight-decay"}) {
     if (from.word(change) != "constant") from.refuse(change, "the weight decay is one number");
   }
   from.set("optimizer.decay", std::string("matrices"), "as Megatron does: neither norms nor biases decay");
-  from.refuse("--apply-wd-to-qk-layernorm", "with optimizer.decay: matrices no norm decays");
+  from.refuse("--apply-wd-to-qk-layernorm", "with optimizer.decay: matrices, norms do not decay");
   from.set_number("--clip-grad", "train.clip_norm", 1);
   if (is_muon) take_muon(from, peak);
   if (name == "sgd") {
@@ -137,7 +138,7 @@ void take_optimizer(Conversion& from, double peak) {
              "[" + scalar_text(first.value_or(0.9)) + ", " + scalar_text(second.value_or(0.999)) + "]",
              first && second ? "" : from.by_default());
   }
-  from.refuse("--main-params-dtype", "weights that the optimizer changes are in fp32");
+  from.refuse("--main-params-dtype", "trained weights are in fp32");
   take_decoupled_rate(from, peak);
 }
 

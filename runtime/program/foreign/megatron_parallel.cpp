@@ -72,7 +72,7 @@ void take_loss_scale(Conversion& from) {
   from.set_number("--loss-scale-window", "train.loss_scale.growth_interval", 1000);
   if (const int64_t hysteresis = from.whole("--hysteresis").value_or(2); hysteresis > 1) {
     from.refuse_absent("--hysteresis: " + std::to_string(hysteresis) +
-                       ": the scale shrinks with the first step that overflows, so other steps are skipped");
+                       ": meshtrain shrinks the scale at the first overflow, so different steps are skipped");
   }
 }
 
@@ -94,7 +94,7 @@ void take_precision(Conversion& from) {
       "--bf16 --fp16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32 "
       "--fp32-residual-connection --use-precision-aware-optimizer");
   for (const char* fp8 : {"--fp8-format", "--fp8-hybrid", "--fp8-e4m3"}) {
-    from.refuse(fp8, "there is no FP8: layers compute in the dtype of train.precision");
+    from.refuse(fp8, "FP8 is not supported: layers compute in the dtype of train.precision");
   }
   from.ignore_all(
       "--fp8-amax-history-len --fp8-amax-compute-algo --fp8-param-gather --fp8-margin --fp8-recipe --fp8-interval");
@@ -113,8 +113,8 @@ void take_recomputation(Conversion& from) {
     from.set("train.activation_checkpointing.first", num_layers.value_or(1), "of each stage");
   } else if (num_layers.value_or(1) > 1) {
     from.leave_out("--recompute-num-layers",
-                   "each block keeps its input: train.activation_checkpointing.every is another "
-                   "thing, the part of the blocks that keep no more than that");
+                   "each block keeps its input; train.activation_checkpointing.every is different: it sets the share "
+                   "of the blocks that keep only this");
   }
   from.ignore("--recompute-activations");
   from.leave_out("--cpu-offloading", "train.offload_activations is the nearest");

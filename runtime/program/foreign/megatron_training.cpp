@@ -39,7 +39,7 @@ std::optional<int64_t> take_batches(Conversion& from, const std::optional<int64_
   }
   from.need("train.global_batch", std::to_string(micro) + " x the dp ranks: Megatron's default");
   if (length) from.set("train.sequence_length", *length);
-  from.need("train.sequence_length", "the length of its samples: no --seq-length says it");
+  from.need("train.sequence_length", "the length of its samples: --seq-length is absent");
   const std::optional<int64_t> steps = megatron_steps(from, "train", global);
   if (steps) from.set("train.steps", *steps, from.has("--train-samples") ? "train-samples / global-batch-size" : "");
   from.need("train.steps",
@@ -76,12 +76,12 @@ void take_data(Conversion& from) {
               "crosses documents");
   }
   from.ignore_all("--reset-attention-mask --reset-position-ids");
-  from.refuse("--eod-mask-loss", "data.boundary_labels: ignored is like it");
+  from.refuse("--eod-mask-loss", "data.boundary_labels: ignored is similar");
   const char* const held_out = "held-out samples are a file of their own, evaluate.tokens";
   from.refuse("--split", held_out);
   for (const char* evaluation : {"--valid-data-path", "--eval-interval", "--eval-iters"}) {
     from.leave_out(evaluation,
-                   "evaluate.every and evaluate.samples say when and how much of evaluate.tokens is evaluated");
+                   "evaluate.every and evaluate.samples set when and how much of evaluate.tokens is evaluated");
   }
   for (const char* tokenizer : {"--tokenizer-model", "--vocab-file", "--merge-file"}) {
     from.leave_out(tokenizer, "texts become tokens before the run; data.tokenizer names it for generate and export");

@@ -107,7 +107,7 @@ void take_olmo_steps(Conversion& from, const std::optional<int64_t>& tokens_of_s
   } else if (scheduled) {
     from.set("train.steps", *scheduled, "max_duration");
   }
-  from.need("train.steps", "trainer.max_duration over the batch of a step");
+  from.need("train.steps", "trainer.max_duration / the batch of a step");
 }
 
 void take_olmo_groups(Conversion& from) {
@@ -121,7 +121,7 @@ void take_olmo_groups(Conversion& from) {
                               params->items.front().text == "embeddings.weight" && decay != nullptr &&
                               opts->entries.size() == 1;
     if (!is_embedding) {
-      from.refuse_absent("train_module.optim.group_overrides: optimizer.groups is like it, with names of Hugging Face");
+      from.refuse_absent("train_module.optim.group_overrides: optimizer.groups is similar, with Hugging Face names");
       continue;
     }
     if (!groups.empty()) groups += ", ";
@@ -170,10 +170,10 @@ void take_olmo_optimizer(Conversion& from) {
   const auto warmup =
       from.has(schedule + "warmup") ? from.whole(schedule + "warmup") : from.whole(schedule + "warmup_steps");
   const double least = from.number(schedule + "warmup_min_lr").value_or(0);
-  if (least > 0) from.refuse(schedule + "warmup_min_lr", "schedule.first_ratio is it over the learning rate");
+  if (least > 0) from.refuse(schedule + "warmup_min_lr", "schedule.first_ratio is it / optimizer.learning_rate");
   if (warmup.value_or(0) > 0) {
     from.set("schedule.warmup_steps", *warmup);
-    from.set("schedule.first_ratio", int64_t{0}, "the warm-up begins there");
+    from.set("schedule.first_ratio", int64_t{0}, "OLMo-core's warm-up begins at 0");
   }
   if (kind.find("onstant") == std::string::npos) from.set_number(schedule + "alpha_f", "schedule.min_ratio", 0.1);
   from.ignore_all("warmup warmup_steps units alpha_f t_max lr_field initial_lr_field", schedule);
@@ -184,7 +184,7 @@ void take_olmo_checkpointing(Conversion& from) {
   if (mode == "full") from.set("train.activation_checkpointing.mode", std::string("full"));
   if (mode == "budget" || mode.starts_with("selected")) {
     from.set("train.activation_checkpointing.mode", std::string("selective"), mode);
-    from.leave_out(prefix + "activation_memory_budget", "selective computes what is cheap again");
+    from.leave_out(prefix + "activation_memory_budget", "selective recomputes only cheap operators");
   }
   from.ignore_all("_CLASS_ block_interval modules", prefix);
 }
@@ -197,17 +197,17 @@ void convert_olmo_core(Conversion& from) {
   take_olmo_optimizer(from);
   take_olmo_checkpointing(from);
   if (from.is_on("train_module.float8_config.enabled")) {
-    from.refuse("train_module.float8_config", "there is no FP8");
+    from.refuse("train_module.float8_config", "FP8 is not supported");
   }
   from.ignore("train_module.float8_config");
   from.need("model.hf", "the folder of the model, as OLMo-core's converter to Hugging Face writes it");
-  from.leave_out("model", "config.json of model.hf says it");
+  from.leave_out("model", "config.json of model.hf has the shape");
   from.set("data.layout", std::string("stream"), "of meshtrain data prepare --text");
   from.need("data.tokens", "the files of `dataset`, or tokens that meshtrain data prepare writes");
   if (from.is_on("dataset.generate_doc_lengths")) {
     from.need("data.documents", "the id of the token that ends a document: documents do not see each other");
   }
-  from.set("data.shuffle", true, "in another order than there");
+  from.set("data.shuffle", true, "in a different order");
   from.leave_out("dataset", "data.tokens, or data.mixture with weights");
   const auto seed = from.has("data_loader.seed") ? from.whole("data_loader.seed") : from.whole("init_seed");
   if (seed) from.set("train.seed", *seed);

@@ -139,7 +139,7 @@ void take_titan_mesh(Conversion& from, const TitanConfig& config, const TitanFla
     }
     from.leave_out(prefix + "pipeline_parallel_layers_per_stage", "parallel.pipeline.layers lists them");
   }
-  from.leave_out(prefix + "enable_async_tensor_parallel", "collectives of tp overlap here as they can");
+  from.leave_out(prefix + "enable_async_tensor_parallel", "tp collectives already overlap with computation");
   from.ignore_all(
       "disable_loss_parallel enable_compiled_autograd pipeline_parallel_microbatch_size num_pp_microbatches", prefix);
 
@@ -164,11 +164,11 @@ void take_titan_training(Conversion& from, const TitanConfig& config) {
   from.set_number("training.max_norm", "train.clip_norm", 1);
   const std::string computes = from.word("training.mixed_precision_param").value_or("bfloat16");
   from.set("train.precision", std::string(computes == "float32" ? "fp32" : "bf16_mixed"));
-  from.refuse("training.dtype", "weights that the optimizer changes are in fp32 under mixed precision");
+  from.refuse("training.dtype", "trained weights are in fp32 under mixed precision");
   from.ignore("training.mixed_precision_reduce");
   if (const auto seed = from.whole("debug.seed")) from.set("train.seed", *seed);
   const std::string name = from.word("optimizer.name").value_or("AdamW");
-  if (name != "AdamW") from.refuse("optimizer.name", "the table has AdamW");
+  if (name != "AdamW") from.refuse("optimizer.name", "only AdamW is converted");
   from.set("optimizer.name", std::string("adamw"));
   from.set("optimizer.learning_rate", from.number("optimizer.lr").value_or(config.learning_rate));
   from.set("optimizer.betas", "[" + from.word("optimizer.beta1").value_or("0.9") + ", " +
@@ -194,7 +194,7 @@ void take_titan_training(Conversion& from, const TitanConfig& config) {
   const std::string mode = from.word("activation_checkpoint.mode").value_or(config.checkpointing);
   if (mode == "full" || mode == "selective") from.set("train.activation_checkpointing.mode", mode);
   if (mode == "selective") {
-    from.leave_out("activation_checkpoint.selective_ac_option", "selective computes norms and SwiGLU again");
+    from.leave_out("activation_checkpoint.selective_ac_option", "selective recomputes norms and SwiGLU");
   }
   from.ignore("activation_checkpoint.selective_ac_option");
   from.set("checkpoint.every", from.whole("checkpoint.interval").value_or(config.save_every));
@@ -241,7 +241,7 @@ void convert_torchtitan(Conversion& from) {
   const TitanConfig& config = *config_of(name);
   const TitanFlavour flavour = flavour_of(name.substr(std::string(config.name).size()));
   for (const std::string& word : flavour.unknown) {
-    from.refuse_absent("config: " + name + ": what " + word + " means there has no place here");
+    from.refuse_absent("config: " + name + ": " + word + " is not supported");
   }
   from.ignore("module");
   from.set("model.family", std::string("llama"), config.flavor);
@@ -261,14 +261,14 @@ void convert_torchtitan(Conversion& from) {
   take_titan_mesh(from, config, flavour);
   take_titan_training(from, config);
   if (std::string(config.name) == "llama3_405b") {
-    from.refuse_absent("model_converters: Float8LinearConverter: there is no FP8");
+    from.refuse_absent("model_converters: Float8LinearConverter: FP8 is not supported");
   }
   from.set("data.layout", std::string("stream"), "of meshtrain data prepare --text");
   from.need("data.tokens", "its texts, c4 or c4_test, as meshtrain data prepare --text writes them");
   from.ignore("dataloader.dataset");
   if (flavour.documents) from.need("data.documents", "the id of the token that ends a document");
   for (const char* key : {"metrics", "profiling", "profiler", "validator", "comm", "compile"}) {
-    from.leave_out(key, "it changes no number of the training");
+    from.leave_out(key, "it does not change what is trained");
   }
 }
 

@@ -28,9 +28,9 @@ std::string key_of(const json& object) {
 
 /// Returns what to do with a conversation that ends with the assistant.
 std::string describe_answered(const std::string& key) {
-  std::string shorter = "leave the last message out";
+  std::string shorter = "remove the last message";
   if (!key.empty()) shorter += " (jq -c '." + key + " |= .[:-1]' does)";
-  return "the conversation ends with a message of the assistant, so there is nothing to answer: " + shorter +
+  return "the conversation ends with an assistant message, so there is nothing to answer: " + shorter +
          ", or give --continue-final-message to have that message continued";
 }
 

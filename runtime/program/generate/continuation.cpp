@@ -14,7 +14,7 @@ namespace {
 void check_finite(double largest, uint64_t position) {
   if (std::isfinite(largest)) return;
   throw AgreedError("the logits of position " + std::to_string(position) +
-                    " are not finite: the weights are not, or --precision is too narrow for them");
+                    " are not finite: either the weights are not finite, or --precision is too narrow for them");
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ int64_t Continuation::choose(const VocabularyLogits& logits) const {
   const auto largest = std::ranges::max_element(scores);
   if (std::isinf(*largest)) {
     throw AgreedError("no token is left for position " + std::to_string(position) +
-                      ": no_repeat_ngram_size, bad_words_ids and the least length exclude all");
+                      ": no_repeat_ngram_size, bad_words_ids and the minimum length exclude all");
   }
   if (sampling.temperature == 0) return largest - scores.begin();
   return draw(candidates(scores, sampling), uniform_at(sampling.seed, sequence_, position));

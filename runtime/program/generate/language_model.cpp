@@ -30,15 +30,15 @@ TransformerOptions transformer_options(const ModelShape& shape, int64_t num_rows
 
 void check_generating_mesh(const MeshLayout& layout) {
   if (layout.ep() > 1) {
-    throw InputError("mesh " + layout.describe() +
-                     ": ranks along dp generate texts of different lengths, so each has all experts: leave ep out");
+    throw InputError(
+        "mesh " + layout.describe() +
+        ": ranks along dp generate texts of different lengths, so each must hold all experts: leave ep out");
   }
   for (const char* const axis : {kContextAxis, kPipelineAxis}) {
     if (layout.size(axis) == 1) continue;
     throw InputError("mesh " + layout.describe() +
-                     ": text is generated over dp, whose ranks take different prompts, and tp, whose ranks share one: "
-                     "leave " +
-                     axis + " out and give its " + std::to_string(layout.size(axis)) +
+                     ": generate has the axes dp (different prompts) and tp (one prompt together): leave " + axis +
+                     " out and give its " + std::to_string(layout.size(axis)) +
                      " ranks to dp or tp, as in --mesh tp=" + std::to_string(layout.size()));
   }
 }

@@ -98,8 +98,8 @@ fs::path find_model(const fs::path& path) {
   if (is_there(folder / "manifest.json")) return folder;
   const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);
   throw InputError("the checkpoint " + folder.string() + " has no manifest.json: it is damaged" +
-                   (others.empty() ? ", and there is no other beside it"
-                                   : "; beside it there are checkpoints of " + others + ": give the folder of one"));
+                   (others.empty() ? ", and its folder has no other checkpoint"
+                                   : "; its folder also has checkpoints of " + others + ": give one of these"));
 }
 
 ModelSource read_model_source(const fs::path& folder, const OtherFolders& others) {
@@ -133,16 +133,16 @@ std::string tokenizer_of(const ModelSource& source) {
 std::string describe_other_tokenizer(const ModelSource& source, const std::string& name) {
   if (!source.tokenizer_checksum || checksum_of_text(tokenizer_fingerprint(name)) == source.tokenizer_checksum)
     return {};
-  return "the tokenizer " + name + " is not the one that the run had: its checksum was " +
+  return "the tokenizer " + name + " is not the run's: the checksum of the run's tokenizer was " +
          checksum_text(*source.tokenizer_checksum);
 }
 
 std::string describe_missing(const ModelSource& source) {
   if (!source.tokenizer.empty() && source.tokenizer != "bytes" && !is_there(source.tokenizer)) {
-    return "data.tokenizer of the run's recipe, " + source.tokenizer.string() + ", does not exist any more";
+    return "data.tokenizer of the run's recipe, " + source.tokenizer.string() + ", no longer exists";
   }
   if (source.hugging_face.empty() || is_there(source.hugging_face)) return {};
-  return "model.hf of the run's recipe, " + source.hugging_face.string() + ", does not exist any more";
+  return "model.hf of the run's recipe, " + source.hugging_face.string() + ", no longer exists";
 }
 
 std::vector<std::string> weight_warnings(const ModelSource& source) {

@@ -31,7 +31,7 @@ Prompt parse_token_prompt(const std::string& list, const std::string& where) {
     uint32_t id = 0;
     const auto [stop, error] = std::from_chars(next, end, id);
     if (error != std::errc() || (stop != end && *stop != ',')) {
-      throw InputError(where + ": \"" + list + "\" is not a list of token ids, as 1,2,3");
+      throw InputError(where + ": \"" + list + "\" is not a list of token ids, such as 1,2,3");
     }
     prompt.tokens.push_back(id);
     if (stop == end) return prompt;
@@ -97,16 +97,18 @@ std::vector<int64_t> encode_prompt(const Prompt& prompt, const Tokenizer* tokeni
                                    const std::string& where) {
   if (prompt.is_text && tokenizer == nullptr) {
     throw InputError(where +
-                     " is a text, and the model has no tokenizer beside it: give --tokenizer, a folder, a file or the "
-                     "word bytes, or token ids with --tokens");
+                     " is text, but the model's folder has no tokenizer: give --tokenizer (a folder, a file or the "
+                     "word bytes), or token ids with --tokens");
   }
   std::vector<int64_t> ids = prompt.is_text ? tokenizer->ids(prompt.text) : prompt.tokens;
   if (ids.empty() && tokenizer != nullptr && tokenizer->bos()) ids.push_back(*tokenizer->bos());
-  if (ids.empty()) throw InputError(where + " is empty, and no token is known that begins a text: give one");
+  if (ids.empty())
+    throw InputError(where +
+                     " is empty, and the model has no token for the beginning of a text: give at least one token");
   for (const int64_t id : ids) {
     if (id < vocab_size) continue;
     throw InputError(where + " has token " + std::to_string(id) + ", the model's vocabulary has " +
-                     std::to_string(vocab_size) + (prompt.is_text ? ": its tokenizer is another one" : ""));
+                     std::to_string(vocab_size) + (prompt.is_text ? ": the tokenizer is not the model's" : ""));
   }
   return ids;
 }

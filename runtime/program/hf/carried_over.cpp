@@ -81,11 +81,11 @@ std::optional<std::string> made_generation_config(const CarriedOver& carried) {
 
 CarriedOver carried_over(const fs::path& folder, const ModelShape& shape) {
   if (folder.empty()) return {};
-  if (!is_file(folder / "config.json")) return {{}, {}, folder.string() + " does not exist any more"};
+  if (!is_file(folder / "config.json")) return {{}, {}, folder.string() + " no longer exists"};
   try {
     const ModelShape found = read_config_json(folder / "config.json");
     if (write_config_json(found, "") != write_config_json(shape, "")) {
-      return {{}, {}, folder.string() + " has another model by now"};
+      return {{}, {}, folder.string() + " now has a different model"};
     }
   } catch (const InputError& error) {
     return {{}, {}, error.what()};
@@ -131,12 +131,12 @@ void copy_carried(const CarriedOver& carried, const fs::path& folder) {
 std::string describe(const CarriedOver& carried) {
   std::string text;
   if (!carried.tokenizer.empty()) text += ", with the tokenizer of " + carried.tokenizer.string();
-  if (!carried.left_out.empty()) text += "; nothing is taken over from the recipe's model.hf: " + carried.left_out;
+  if (!carried.left_out.empty()) text += "; nothing was copied from the recipe's model.hf: " + carried.left_out;
   const fs::path generation = generation_config(carried);
   if (names_end(keys_of(carried)) || (!generation.empty() && names_end(read_json_object(generation)))) return text;
   return text +
-         "; it has no eos_token_id, as no token is known that ends a text: meshtrain checkpoint export takes it from a "
-         "--tokenizer that names one";
+         "; it has no eos_token_id, because no token is known to end a text: meshtrain checkpoint export can take it "
+         "from --tokenizer";
 }
 
 }  // namespace meshtrain

@@ -45,7 +45,7 @@ void check_fixed_values(ConfigReader& config, const std::string& family) {
   for (const char* key : {"router_jitter_noise", "clip_qkv"}) {
     config.ignore(key);
     if (!config.has(key) || config.value(key) == 0) continue;
-    config.fail(key, "is " + shown(config.value(key)) + ": a " + family + " without it is available");
+    config.fail(key, "is " + shown(config.value(key)) + ": only a " + family + " without it is supported");
   }
   for (const auto& [key, value] : {std::pair("scoring_func", "sigmoid"), std::pair("topk_method", "noaux_tc")}) {
     config.ignore(key);  // which transformers does not read
@@ -110,7 +110,7 @@ void check_expressible(const ModelShape& shape) {
   const ExpertsShape& experts = shape.experts;
   const std::string problem = "a " + shape.family + " cannot be written as a config.json: ";
   if (family.counts_shared && experts.shared_expert_intermediate_size % experts.moe_intermediate_size != 0) {
-    throw InputError(problem + "its shared_expert_intermediate_size is no multiple of moe_intermediate_size");
+    throw InputError(problem + "its shared_expert_intermediate_size is not a multiple of moe_intermediate_size");
   }
   const std::vector<int64_t>& dense = experts.mlp_only_layers;
   if (family.chooses_first_dense && !dense.empty() && dense.back() + 1 != static_cast<int64_t>(dense.size())) {

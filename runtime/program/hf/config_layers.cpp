@@ -97,7 +97,7 @@ void read_windows(ConfigReader& config, ModelShape& shape) {
   const auto slide = [&] { return std::ranges::count(types, kSliding); };
   if (!family.chooses_window) {
     if (slide() > 0)
-      config.fail("layer_types", "has " + std::string(kSliding) + ", which a " + family.name + " has not");
+      config.fail("layer_types", "has " + std::string(kSliding) + ", which a " + family.name + " does not have");
     return;
   }
   const int64_t window = read_window(config, family);

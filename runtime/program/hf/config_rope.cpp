@@ -84,14 +84,15 @@ void read_outer_original(ConfigReader& config, const ConfigReader& rope, const F
   const int64_t outer = config.integer_or(kOriginal, kPhi3Original);
   if (scaling.original_max_position_embeddings > 0 && scaling.original_max_position_embeddings != outer) {
     rope.fail(kOriginal, "is " + std::to_string(scaling.original_max_position_embeddings) +
-                             ", and transformers takes the one outside: " + std::to_string(outer));
+                             ", but transformers uses the one outside rope_scaling: " + std::to_string(outer));
   }
   scaling.original_max_position_embeddings = outer;
 }
 
 double read_part(ConfigReader& reader, const Family& family, double absent) {
   const double part = reader.number_or(kPart, absent);
-  if (part != 1 && !family.chooses_rotary_part) reader.fail(kPart, "is not 1: a " + family.name + " turns whole heads");
+  if (part != 1 && !family.chooses_rotary_part)
+    reader.fail(kPart, "is not 1: a " + family.name + " rotates complete heads");
   if (part > 1) reader.fail(kPart, "is above 1");
   return part;
 }
@@ -114,7 +115,7 @@ void read_one(ConfigReader& config, ConfigReader& rope, ModelShape& shape) {
 /// Reads the theta of sliding layers, which nothing scales.
 void read_sliding(ConfigReader& config, ConfigReader& rope, ModelShape& shape) {
   const std::string type = type_of(rope, family_of(shape));
-  if (type != "default") rope.fail("rope_type", "is \"" + type + "\": sliding layers have default alone");
+  if (type != "default") rope.fail("rope_type", "is \"" + type + "\": sliding layers have only default");
   const double theta = rope.number_or("rope_theta", shape.rope_local_base_freq);
   if (family_of(shape).names_local_theta && config.has("rope_local_base_freq") && theta != shape.rope_local_base_freq) {
     rope.fail("rope_theta", "differs from rope_local_base_freq");

@@ -32,7 +32,7 @@ std::string check_export_folder(const fs::path& folder) {
 FolderWriter::FolderWriter(const fs::path& folder, const ModelShape& shape, const CarriedOver& carried,
                            const std::vector<TensorEntry>& tensors, int64_t max_file_bytes)
     : shape_(shape), folder_(folder), tied_(shape.tie_word_embeddings) {
-  if (tensors.empty()) throw std::invalid_argument("an export without tensors");
+  if (tensors.empty()) throw std::invalid_argument("an export must have tensors");
   divide(folder_tensors(shape, tensors), max_file_bytes);
   const std::string config = write_config_json(shape, torch_name(tensors.front().dtype), further_keys(carried));
   folder_.begin();
@@ -89,7 +89,7 @@ void FolderWriter::write(const std::string& name, const at::Tensor& tensor) {
 void FolderWriter::write_rows(const std::string& name, const FolderTensor& stored, const at::Tensor& values) {
   auto& parts = waiting_[stored.name];
   if (!parts.try_emplace(stored.first_row, values.clone()).second) {  // the caller may use its memory again
-    throw std::invalid_argument(name + " is written already");
+    throw std::invalid_argument(name + " has already been written");
   }
   int64_t rows = 0;
   std::vector<at::Tensor> all;
@@ -107,7 +107,7 @@ void FolderWriter::write_stored(const std::string& name, const at::Tensor& tenso
   const auto found = part_of_.find(name);
   if (found == part_of_.end()) throw std::invalid_argument(name + " was not declared");
   Part& part = parts_[found->second];
-  if (part.entries.empty()) throw std::invalid_argument(name + " is written already");
+  if (part.entries.empty()) throw std::invalid_argument(name + " has already been written");
   if (!part.writer) part.writer = std::make_unique<SafetensorsWriter>(folder_.partial() / part.file_name, part.entries);
   part.writer->write(name, tensor);
   if (part.writer->num_missing() > 0) return;

@@ -75,7 +75,8 @@ ExportFolder::ExportFolder(const fs::path& asked) {
   fs::path path = without_slash(fs::absolute(asked));
   std::error_code error;
   for (int links = 0; fs::is_symlink(path, error); ++links) {
-    if (links == kMostLinks) throw InputError("cannot export to " + asked.string() + ": its links lead in a circle");
+    if (links == kMostLinks)
+      throw InputError("cannot export to " + asked.string() + ": its symbolic links form a circle");
     path = without_slash(path.parent_path() / fs::read_symlink(path));
   }
   const bool is_link = path != without_slash(fs::absolute(asked));
@@ -114,7 +115,7 @@ void ExportFolder::check_partial() const {
   const std::string name = partial_.string();
   if (!fs::status_known(status)) refuse(name + " cannot be read: " + error.message());
   if (!fs::is_directory(status) || is_mount_point(partial_)) {
-    refuse(name + ", where it is written first, is not a plain folder: move it away");
+    refuse(name + ", the temporary name of the export, is not a plain folder: move it away");
   }
   if (is_complete(partial_)) {
     refuse(name + " has the complete weights of an export that could not be renamed: rename it to " + folder_.string() +
@@ -122,7 +123,7 @@ void ExportFolder::check_partial() const {
   }
   for (fs::directory_iterator at(partial_, error), end; !error && at != end; at.increment(error)) {
     if (!is_of_an_export(at->path().filename())) {
-      refuse(at->path().string() + " lies where it is written first, and is not part of an export: move it away");
+      refuse(at->path().string() + " is in the temporary folder of the export but not part of one: move it away");
     }
   }
   if (error) refuse(name + " cannot be read: " + error.message());

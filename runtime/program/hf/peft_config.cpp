@@ -72,9 +72,9 @@ void check_kind(ConfigReader& config) {
   }
   if (config.boolean_or("use_dora", false)) refuse("use_dora", "DoRA is not supported");
   if (config.boolean_or("use_qalora", false)) refuse("use_qalora", "QALoRA is not supported");
-  if (config.boolean_or("lora_bias", false)) refuse("lora_bias", "adapters have no biases here");
+  if (config.boolean_or("lora_bias", false)) refuse("lora_bias", "adapters have no biases");
   if (config.boolean_or("fan_in_fan_out", false)) refuse("fan_in_fan_out", "no supported model has such layers");
-  if (config.has("bias") && config.value("bias") != "none") refuse("bias", "biases are not trained with adapters here");
+  if (config.has("bias") && config.value("bias") != "none") refuse("bias", "biases are not trained with adapters");
   for (const char* key :
        {"layer_replication", "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "arrow_config",
         "use_bdlora", "kasa_config", "monteclora_config", "velora_config"}) {
@@ -134,7 +134,7 @@ std::vector<std::string> adapted_layers(const SafetensorsFile& file, const PeftM
   }
   if (static_cast<int64_t>(layers.size()) == count) return layers;
   throw InputError(file.path().string() + ": " + module.b() + " has columns for " + std::to_string(count) + " of " +
-                   std::to_string(num_parts) + " layers, and its values do not say which");
+                   std::to_string(num_parts) + " layers, but its values do not show which");
 }
 
 /// Throws InputError when the head and the embedding of `file` are two, and one in the model.
@@ -143,7 +143,7 @@ void check_tied(const SafetensorsFile& file, const ModelShape& base) {
   const bool has_embedding = file.contains(embedding), has_head = file.contains(head);
   if (!base.tie_word_embeddings || (!has_embedding && !has_head)) return;
   if (has_embedding && has_head && at::equal(file.read(embedding), file.read(head))) return;
-  throw InputError(file.path().string() + ": " + (has_head ? head : embedding) + " was trained apart from the " +
+  throw InputError(file.path().string() + ": " + (has_head ? head : embedding) + " was trained separately from the " +
                    (has_head ? "embedding" : "head") +
                    ", which is the same tensor in the base: train both as one (ensure_weight_tying of PEFT), or merge "
                    "the adapter with PEFT (merge_and_unload)");
@@ -177,7 +177,7 @@ AdapterShape read_peft_folder(const std::filesystem::path& folder, const ModelSh
       return module.name == kEmbeddingLayer || module.name == kHeadLayer;
     };
     if (std::ranges::any_of(modules, is_end)) {
-      config.fail("ensure_weight_tying", "is true: adapters of a tied embedding and its head are apart here");
+      config.fail("ensure_weight_tying", "is true: adapters of a tied embedding and its head must be separate");
     }
   }
   std::vector<std::string> layers;
@@ -201,8 +201,8 @@ std::string describe_other_base_name(const std::filesystem::path& adapter, const
     return (path.has_filename() ? path : path.parent_path()).filename();
   };
   if (named.empty() || last(named) == last(std::filesystem::absolute(base))) return "";
-  return (adapter / kPeftConfig).string() + " says that the adapters are of " + named + ", but here they are on " +
-         base.string() + ": on other weights they compute something else, which nothing can notice";
+  return (adapter / kPeftConfig).string() + " says that the adapters belong to " + named + ", but they are used with " +
+         base.string() + ": with other weights the results are wrong, and no check can detect it";
 }
 
 std::string write_peft_config(const ModelShape& shape, const std::vector<std::string>& trained,

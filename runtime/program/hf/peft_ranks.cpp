@@ -57,7 +57,7 @@ class Pattern {
       if (is_understood) return std::regex("(.*\\.)?(" + name + ")");
     } catch (const std::regex_error&) {
     }
-    config_.fail(key_, shown(name) + " is a regular expression that is not understood here: write the modules' names");
+    config_.fail(key_, shown(name) + " is a regular expression that is not supported: write the modules' names");
   }
 
   ConfigReader& config_;
@@ -97,7 +97,7 @@ std::optional<int64_t> rank_of_layers(const std::vector<PeftModule>& modules, co
 void take_peft_ranks(ConfigReader& config, const SafetensorsFile& file, const std::vector<PeftModule>& modules,
                      AdapterShape& adapter) {
   const auto refuse = [&](const std::string& key) {
-    config.fail(key, "is " + shown(config.value(key)) + ": all adapters of a model have one rank and one alpha here");
+    config.fail(key, "is " + shown(config.value(key)) + ": all adapters of a model must have the same rank and alpha");
   };
   const int64_t r = adapter.rank;
   const double lora_alpha = adapter.alpha;

@@ -57,7 +57,8 @@ std::string missing_gpu(const Claim& claim, const Group& world) {
 
 DeviceContext on_cpus(const Group& world, const std::string& reason = "") {
   DeviceContext device_context{at::kCPU, world, "cpu"};
-  if (!reason.empty() && is_cuda_driver_there()) device_context.fallback = "device: auto is the CPU here, as " + reason;
+  if (!reason.empty() && is_cuda_driver_there())
+    device_context.fallback = "device: auto chooses the CPU, because " + reason;
   return device_context;
 }
 

@@ -47,7 +47,7 @@ struct Share {
 };
 
 Share share_of(const Processors& own, size_t rank, const Sharers& sharers) {
-  if (own.asked > 0) return {own.asked, "as OMP_NUM_THREADS says"};
+  if (own.asked > 0) return {own.asked, "set by OMP_NUM_THREADS"};
   const auto shared = [](int64_t ranks) { return ranks == 1 ? "" : " that " + counted(ranks, "rank") + " share"; };
   const int64_t of_mask = sharers.of_mask(own, rank), of_group = sharers.of_group(own, rank);
   const int64_t cores = own.cores / of_mask, allowed = own.millicores / (1000 * of_group);

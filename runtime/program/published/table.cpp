@@ -187,21 +187,22 @@ std::vector<PublishedRun> read_published_table(const std::filesystem::path& file
     if (!columns.empty()) {
       runs.push_back(run_of(TableRow(location, columns, std::move(cells))));
       if (!ids.insert(runs.back().id).second)
-        throw InputError(location + ": column id: " + runs.back().id + " comes twice");
+        throw InputError(location + ": column id: " + runs.back().id + " is duplicated");
       continue;
     }
     columns = std::move(cells);
     for (const std::string& column : columns) {
-      if (std::ranges::count(columns, column) > 1) throw InputError(location + ": column " + column + " comes twice");
+      if (std::ranges::count(columns, column) > 1) throw InputError(location + ": column " + column + " is duplicated");
       if (std::ranges::find(kColumns, column) == kColumns.end()) {
         throw InputError(location + ": unknown column \"" + column + "\": the columns are " + listed(kColumns));
       }
     }
     for (const std::string& column : kColumns) {
-      if (std::ranges::find(columns, column) == columns.end()) throw InputError(location + ": no column " + column);
+      if (std::ranges::find(columns, column) == columns.end())
+        throw InputError(location + ": missing column " + column);
     }
   }
-  if (runs.empty()) throw InputError(file.string() + ": no row");
+  if (runs.empty()) throw InputError(file.string() + ": the table has no rows");
   return runs;
 }
 

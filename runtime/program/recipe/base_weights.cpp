@@ -38,10 +38,10 @@ std::optional<Fingerprint> base_fingerprint(const Recipe& recipe) {
   if (!recipe.model.shape.adapter || recipe.model.init != "pretrained") return std::nullopt;
   std::error_code failed;
   if (!fs::is_directory(recipe.model.hf, failed)) {
-    throw InputError(kBaseKey, recipe.model.hf.string() +
-                                   " no longer exists: it has the weights beside the adapters, which checkpoints leave "
-                                   "out; restore the folder, or name it where it is now: --base FOLDER, for "
-                                   "train --resume --set model.hf=FOLDER");
+    throw InputError(kBaseKey,
+                     recipe.model.hf.string() +
+                         " no longer exists: it has the base weights, which checkpoints do not contain; restore the "
+                         "folder, or give its new location: --base FOLDER, for train --resume --set model.hf=FOLDER");
   }
   return fingerprint_of_folder(recipe.model.hf);
 }
@@ -52,7 +52,7 @@ std::string describe_other_base(const CheckpointHead& own, const CheckpointHead&
     return found == head.data.end() ? std::string("none, drawn from train.seed") : describe(found->second);
   };
   if (print(own) == print(saved)) return "";
-  return std::string(kBaseKey) + ": weights of " + print(own) + ", the adapters were trained with weights of " +
+  return std::string(kBaseKey) + ": weights of " + print(own) + ", but the adapters were trained with weights of " +
          print(saved);
 }
 
@@ -62,7 +62,7 @@ void move_base(Recipe& recipe, const fs::path& base) {
     throw InputError("--base: the run has no adapters, so its checkpoints have all weights: leave it out");
   }
   if (recipe.model.init != "pretrained") {
-    throw InputError("--base: the run drew the weights beside its adapters from train.seed: leave it out");
+    throw InputError("--base: the run drew its base weights from train.seed: leave it out");
   }
   recipe.model.hf = base;
 }

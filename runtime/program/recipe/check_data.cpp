@@ -162,7 +162,7 @@ void check_labels(const Recipe& recipe, const Mixture& data) {
                                           key + ".boundary_labels", "data.boundary_labels", key + ".tokens"}),
                      "no label of " + source.path().string() +
                          " counts, so nothing can be trained with it: data.loss_mask, data.ignore_id and "
-                         "data.boundary_labels ignore every one: change or leave out the one that does");
+                         "data.boundary_labels together ignore all of them: change or remove one");
   }
 }
 

@@ -236,7 +236,7 @@ std::string answer_to(const std::string& asked) {
     if (is_near) near.insert(of_key == name ? near.begin() : near.end(), key.path);
   }
   if (near.size() > kMost) near.resize(kMost);
-  if (near.size() > 1) return "; near it are " + joined(near);
+  if (near.size() > 1) return "; similar keys: " + joined(near);
   const std::string meant = keys.suggestion(map, name);
   return meant.empty() ? "; meshtrain recipe --explain lists all keys" : meant;
 }
@@ -302,7 +302,7 @@ std::string explain_key(const std::string& asked) {
   std::string text = key->path + ": " + key->kind + "\n";
   if (const std::string line = default_line(*key, about); !line.empty()) text += wrapped(line, "  ");
   text += demands_of(*key);
-  if (!key->shorthand.empty()) text += "  a single value in its place is its " + key->shorthand + "\n";
+  if (!key->shorthand.empty()) text += "  a single value sets its " + key->shorthand + "\n";
   if (const std::string meaning = text_without_choices(*key, about.text); !meaning.empty()) {
     text += wrapped(meaning, "  ");
   }

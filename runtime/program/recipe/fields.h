@@ -215,9 +215,9 @@ template <class Archive>
 void fields(Archive& archive, OffloadRecipe& offload) {
   archive.field("to", offload.to, {.choices = {"none", "host", "disk"}});
   archive.field("path", offload.path,
-                {.required = true, .refused = offload.to == "disk" ? "" : "needs to: disk beside it"});
+                {.required = true, .refused = offload.to == "disk" ? "" : "needs parallel.fsdp.offload.to: disk"});
   archive.field("parameters", offload.parameters,
-                {.refused = offload.to == "none" ? "needs to: host or disk beside it" : ""});
+                {.refused = offload.to == "none" ? "needs parallel.fsdp.offload.to: host or disk" : ""});
 }
 
 template <class Archive>
@@ -295,7 +295,7 @@ void fields(Archive& archive, DataOptions& data) {
   bool mixed = !data.mixture.empty();
   archive.when_reading([&](Reader& reader) { mixed = names_mixture(reader); });
   const std::string refused =
-      mixed ? "belongs to one file: name it in the entries of data.mixture, or leave that out" : "";
+      mixed ? "describes one file: set it in the entries of data.mixture, or leave data.mixture out" : "";
   archive.field("tokens", data.tokens, {.required = !mixed, .refused = refused});
   source_fields(archive, data, "", refused);
   archive.field("tokenizer", data.tokenizer);
@@ -307,7 +307,7 @@ template <class Archive>
 void fields(Archive& archive, EvaluationOptions& evaluate) {
   archive.field("every", evaluate.every, {.least = 0});
   archive.field("tokens", evaluate.tokens, {.required = evaluate.every > 0});
-  const std::string none = evaluate.tokens.empty() ? "needs evaluate.tokens beside it, the file to evaluate on" : "";
+  const std::string none = evaluate.tokens.empty() ? "needs evaluate.tokens, the file to evaluate on" : "";
   archive.field("samples", evaluate.samples, {.least = 1, .refused = none});
   source_fields(archive, evaluate, none, none);
 }
@@ -315,11 +315,10 @@ void fields(Archive& archive, EvaluationOptions& evaluate) {
 template <class Archive>
 void fields(Archive& archive, CheckpointingRecipe& checkpointing) {
   archive.field("mode", checkpointing.mode, {.choices = {"none", "full", "selective"}});
-  const bool none = checkpointing.mode == "none";
-  archive.field("every", checkpointing.every,
-                {.least = 1, .most = kMaxSize, .refused = none ? "needs a mode: full or selective beside it" : ""});
-  archive.field("first", checkpointing.first,
-                {.least = 1, .most = kMaxSize, .refused = none ? "needs a mode: full or selective beside it" : ""});
+  const std::string none =
+      checkpointing.mode == "none" ? "needs train.activation_checkpointing.mode: full or selective" : "";
+  archive.field("every", checkpointing.every, {.least = 1, .most = kMaxSize, .refused = none});
+  archive.field("first", checkpointing.first, {.least = 1, .most = kMaxSize, .refused = none});
 }
 
 template <class Archive>
@@ -330,7 +329,7 @@ void fields(Archive& archive, ParameterMetricsRecipe& metrics) {
 template <class Archive>
 void fields(Archive& archive, ProfileOptions& profile) {
   archive.field("from", profile.from, {.least = 0});
-  const std::string refused = profile.from == 0 ? "needs the first step beside it: from" : "";
+  const std::string refused = profile.from == 0 ? "needs train.profile.from, the first step to trace" : "";
   archive.field("steps", profile.steps, {.least = 1, .refused = refused});
   archive.field("ranks", profile.ranks, {.least = 0, .refused = refused});
 }
@@ -338,8 +337,7 @@ void fields(Archive& archive, ProfileOptions& profile) {
 template <class Archive>
 void fields(Archive& archive, LossScaleOptions& scale) {
   archive.field("static", scale.fixed, {.above = 0});
-  const std::string fixed =
-      scale.fixed ? "belongs to a scale that changes: leave it or train.loss_scale.static out" : "";
+  const std::string fixed = scale.fixed ? "belongs to a dynamic scale: leave it or train.loss_scale.static out" : "";
   archive.field("initial", scale.initial, {.above = 0, .refused = fixed});
   archive.field("growth_interval", scale.growth_interval, {.least = 1, .refused = fixed});
   archive.field("growth_factor", scale.growth_factor, {.least = 1, .refused = fixed});
@@ -361,7 +359,7 @@ void fields(Archive& archive, BalancingOptions& experts) {
   archive.field("coefficient", experts.coefficient,
                 {.required = experts.coefficient == 0,
                  .above = 0,
-                 .refused = none ? "needs a loss beside it: balance sequence, micro_batch or transformers" : ""});
+                 .refused = none ? "needs train.experts.balance: sequence, micro_batch or transformers" : ""});
   archive.field("z_loss", experts.z_loss, {.least = 0});
   archive.field("bias_update", experts.bias_update, {.least = 0});
   archive.field("capacity_factor", experts.capacity_factor, {.above = 0});
@@ -467,7 +465,8 @@ template <class Archive>
 void fields(Archive& archive, CheckpointRecipe& checkpoint) {
   archive.field("every", checkpoint.every, {.least = 0});
   archive.field("keep_last", checkpoint.keep_last, {.least = 0});
-  const std::string none = checkpoint.keep_last == 0 ? "needs keep_last beside it: without it all are kept" : "";
+  const std::string none =
+      checkpoint.keep_last == 0 ? "needs checkpoint.keep_last: without it all checkpoints are kept" : "";
   archive.field("keep_every", checkpoint.keep_every, {.least = 0, .refused = none});
 }
 

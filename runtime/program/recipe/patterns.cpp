@@ -59,7 +59,7 @@ std::vector<std::string> usual_patterns(const std::vector<std::string>& names) {
 std::string matches_nothing(const std::string& pattern, const std::vector<std::string>& names) {
   const std::string near = nearest(pattern, usual_patterns(names));
   return meshtrain::quoted(pattern) + " matches no parameter of the model" +
-         (near.empty() ? ": they are named as " + names.front() + " is, and case counts"
+         (near.empty() ? ": its parameters have names such as " + names.front() + ", and case matters"
                        : "; did you mean \"" + near + "\"?");
 }
 
@@ -73,9 +73,8 @@ void check_freeze(const Reader& reader, const std::vector<std::string>& freeze, 
   }
   const auto frozen = [&](const std::string& name) { return first_match(freeze, name).has_value(); };
   if (!has_adapters && std::all_of(names.begin(), names.end(), frozen)) {
-    reader.fail_item(
-        "train.freeze", freeze.size() - 1, "",
-        "with this every parameter is frozen: leave one of the patterns out, so that something is trained");
+    reader.fail_item("train.freeze", freeze.size() - 1, "",
+                     "with this pattern every parameter is frozen: remove one of the patterns");
   }
 }
 
@@ -109,10 +108,10 @@ void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t nu
     const auto is_target = [&](const std::string& layer) { return adapter_of(alone, layer, layer, 1).has_value(); };
     const auto target = std::ranges::find_if(layers, is_target);
     if (target == layers.end() && names_experts(adapter.targets[i], names)) {
-      reader.fail_item("adapter.targets", i, "",
-                       meshtrain::quoted(adapter.targets[i]) +
-                           " names experts, which have no adapters: leave it out, or use all-linear, which takes the "
-                           "other layers");
+      reader.fail_item(
+          "adapter.targets", i, "",
+          meshtrain::quoted(adapter.targets[i]) +
+              " names experts, which cannot have adapters: leave it out, or use all-linear for the other layers");
     }
     if (target == layers.end()) {
       reader.fail_item("adapter.targets", i, "",
@@ -125,8 +124,8 @@ void check_adapter(const Reader& reader, const AdapterShape& adapter, int64_t nu
     if (in_block || adapter.layers.empty()) continue;
     reader.fail_item("adapter.targets", i, "",
                      *target +
-                         " is outside the blocks, and with adapter.layers only blocks have adapters, as for "
-                         "PEFT: leave adapter.layers out, and name layers of blocks by patterns such as " +
+                         " is outside the blocks, and with adapter.layers only blocks have adapters, as in PEFT: leave "
+                         "adapter.layers out, and name layers of blocks by patterns such as " +
                          meshtrain::quoted("*.layers.0.*.q_proj"));
   }
   for (size_t i = 0; i < adapter.layers.size(); ++i) {
@@ -150,7 +149,7 @@ void check_from(const Reader& reader, const ModelShape& shape, const std::vector
   if (adapter.from.empty() || !reader.opens_files()) return;
   for (const std::string& name : base_parameters_of_peft(SafetensorsFile(adapter.from / kPeftWeights), shape)) {
     if (is_trained(adapter, freeze, name)) continue;
-    reader.fail("adapter.train", name + " would be frozen, with the value in the folder adapter.from: name it in " +
+    reader.fail("adapter.train", name + " would be frozen at the value in the folder adapter.from: name it in " +
                                      "adapter.train too, or leave adapter.train out, and keep it out of train.freeze");
   }
 }
@@ -160,8 +159,8 @@ void check_export(const Reader& reader, const Recipe& recipe) {
   const ModelShape& shape = recipe.model.shape;
   if (recipe.train.export_folder.empty() || !shape.tie_word_embeddings || !adapts_vocabulary(shape.adapter)) return;
   reader.fail("train.export",
-              "the embedding is the head too, and with an adapter merged they are two tensors: leave it "
-              "out, and write the model with meshtrain checkpoint export, which unties them");
+              "the embedding is also the head, and merging an adapter makes them two tensors: leave it out, and write "
+              "the model with meshtrain checkpoint export, which unties them");
 }
 
 void check_groups(const Reader& reader, const std::vector<GroupOptions>& groups,
@@ -176,9 +175,10 @@ void check_groups(const Reader& reader, const std::vector<GroupOptions>& groups,
   for (size_t i = 0; i < groups.size(); ++i) {
     if (!any[i]) reader.fail_item("optimizer.groups", i, "pattern", matches_nothing(patterns[i], names));
     if (first[i]) continue;
-    reader.fail_item("optimizer.groups", i, "pattern",
-                     "every parameter that " + meshtrain::quoted(patterns[i]) +
-                         " matches belongs to a group before it, and the first that matches counts: move this one up");
+    reader.fail_item(
+        "optimizer.groups", i, "pattern",
+        "every parameter that " + meshtrain::quoted(patterns[i]) +
+            " matches already belongs to an earlier group, and the first match counts: move this group up");
   }
 }
 

@@ -51,7 +51,7 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
                                            std::to_string(shape.num_attention_heads));
   }
   if (shape.head_dim % 2 != 0) {
-    reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
+    reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions rotate pairs of features");
   }
   if (shape.pad_token_id.value_or(0) >= shape.vocab_size) {
     reader.fail("pad_token_id", std::to_string(*shape.pad_token_id) + " is not a token: vocab_size is " +
@@ -81,8 +81,8 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   }
   check_experts(reader, shape);
   if (rotary_features(shape) % 2 != 0 || rotary_features(shape) == 0) {
-    reader.fail("partial_rotary_factor",
-                "turns " + counted(rotary_features(shape), "feature") + " of a head: rotary positions turn pairs");
+    reader.fail("partial_rotary_factor", "rotates " + counted(rotary_features(shape), "feature") +
+                                             " of a head: rotary positions rotate pairs of features");
   }
 }
 
@@ -96,7 +96,7 @@ std::string other_types_key(const std::string& type, const std::vector<std::stri
 void begin_shape(Reader& reader, ModelRecipe& model) {
   if (model.hf.empty()) {
     if (!reader.has("hidden_size")) {
-      reader.miss("hf", "must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+      reader.miss("hf", "must be given (a Hugging Face folder), or else the shape: hidden_size, ...");
       reader.require_nothing();
     }
     return;
@@ -154,7 +154,7 @@ void finish_model(Reader& reader, ModelRecipe& model) {
                                                 " has no pad_token_id within the vocabulary");
   }
   if (model.init != "pretrained") return;
-  if (model.hf.empty()) reader.fail("init", "pretrained needs model.hf, the folder with the weights");
+  if (model.hf.empty()) reader.fail("init", "pretrained needs model.hf, the folder of the weights");
   if (reader.opens_files() && !has_weights(model.hf)) {
     reader.fail("hf", describe_no_weights(model.hf, "fetch them (python3 tools/fetch_3d_data.py --model " +
                                                         model.hf.filename().string() +
@@ -204,10 +204,11 @@ void finish_phases(const Reader& reader, TrainRecipe& train) {
     if (!phases[i].until) refuse(i, "must be given: the tokens up to which the batch has this size");
     if (i > 0 && *phases[i].until <= *phases[i - 1].until) {
       refuse(i, std::to_string(*phases[i].until) + " is not above the " + std::to_string(*phases[i - 1].until) +
-                    " before it");
+                    " of the entry before it");
     }
   }
-  if (phases.back().until) refuse(phases.size() - 1, "belongs to all but the last: what follows has no size");
+  if (phases.back().until)
+    refuse(phases.size() - 1, "must be left out in the last entry, whose size is for all further tokens");
   train.global_batch = phases.back().size;
 }
 

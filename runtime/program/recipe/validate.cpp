@@ -217,13 +217,13 @@ void check_profile(const TrainRecipe& train, int64_t num_ranks) {
   if (profile.from == 0) return;
   if (profile.from > train.steps || profile.steps > train.steps - profile.from + 1) {
     throw InputError("train.profile", counted(profile.steps, "step") + " from step " + number(profile.from) +
-                                          " on end after train.steps, " + number(train.steps) +
+                                          " on would end after train.steps, " + number(train.steps) +
                                           ": begin earlier, or trace fewer");
   }
   for (const int64_t rank : profile.ranks) {
     if (rank < num_ranks) continue;
     throw InputError("train.profile.ranks",
-                     "there is no rank " + number(rank) + ": this mesh has ranks 0 to " + number(num_ranks - 1));
+                     "rank " + number(rank) + " does not exist: this mesh has ranks 0 to " + number(num_ranks - 1));
   }
 }
 

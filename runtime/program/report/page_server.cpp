@@ -101,7 +101,7 @@ void serve_page(std::vector<RunReader>& runs, int port, const std::function<void
     response.set_header("Cache-Control", "no-store");
     if (names_this_host(request.get_header_value("Host"))) return httplib::Server::HandlerResponse::Unhandled;
     response.status = 403;
-    response.set_content("ask for 127.0.0.1 or localhost\n", "text/plain");
+    response.set_content("open 127.0.0.1 or localhost\n", "text/plain");
     return httplib::Server::HandlerResponse::Handled;
   });
   server.Get("/", [&](const httplib::Request&, httplib::Response& response) {

@@ -32,7 +32,7 @@ fs::path file_in(const fs::path& folder, const char* name, const char* older) {
 std::string text_of_file(const fs::path& file) {
   if (!has(file)) return "";
   const FileReader reader(file);
-  if (reader.size() > kLargestText) throw InputError(file.string() + " is too large to be what its name says");
+  if (reader.size() > kLargestText) throw InputError(file.string() + " is too large for a file of this name");
   std::string text(static_cast<size_t>(reader.size()), '\0');
   reader.read(0, text.data(), reader.size());
   return text;

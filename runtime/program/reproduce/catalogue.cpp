@@ -38,7 +38,7 @@ std::string missing_tokens(const SourceOptions& source, const fs::path& tokens, 
   std::error_code ignored;
   if (tokens.empty() || fs::exists(tokens, ignored)) return "";
   return key + ": " + tokens.string() + " does not exist" +
-         (source.source.empty() ? "" : "; this makes it: " + source.source);
+         (source.source.empty() ? "" : "; make it with: " + source.source);
 }
 
 }  // namespace

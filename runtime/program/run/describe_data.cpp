@@ -77,7 +77,7 @@ std::vector<Notice> describe_data(const Recipe& recipe, const Mixture& data, int
   const std::filesystem::path& tokenizer = recipe.data.tokenizer;
   std::error_code unreadable;
   if (!tokenizer.empty() && tokenizer != "bytes" && !std::filesystem::exists(tokenizer, unreadable)) {
-    warn(fmt::format("data.tokenizer: there is no {}: generate will need --tokenizer", tokenizer.string()));
+    warn(fmt::format("data.tokenizer: {} does not exist: generate will need --tokenizer", tokenizer.string()));
   }
   if (evaluation == nullptr) return lines;
   for (const Wording& warning :
@@ -94,7 +94,7 @@ std::vector<Notice> describe_data(const Recipe& recipe, const Mixture& data, int
   for (size_t i = 0; i < counts.size(); ++i) {
     std::error_code ignored;
     if (!std::filesystem::equivalent(data.sources()[i].path(), recipe.evaluate.tokens, ignored)) continue;
-    warn(fmt::format("evaluate.tokens and {}.tokens are the same file: nothing of it is held out",
+    warn(fmt::format("evaluate.tokens and {}.tokens are the same file, so the loss is not of held-out tokens",
                      recipe.data.source_key(i)));
     break;
   }

@@ -26,7 +26,7 @@ std::vector<std::string> warnings_of(const Recipe& recipe, const Decisions& deci
   std::vector<std::string> warnings;
   const OptimizerOptions& optimizer = recipe.optimizer;
   if (optimizer.learning_rate == 0) {
-    warnings.emplace_back("optimizer.learning_rate is 0: no step changes a weight");
+    warnings.emplace_back("optimizer.learning_rate is 0: steps do not change weights");
   }
   if (optimizer_traits(optimizer.name).second_moments && optimizer.betas[1] > 0.99 &&
       decisions.optimizer.state_dtype == at::kBFloat16 && !decisions.rounding_seed) {
@@ -62,7 +62,7 @@ Journal::Journal(const Recipe& recipe, const Decisions& decisions, const std::ve
   try {
     log_to(directory_->log());
   } catch (const std::exception& error) {
-    log_warning("the lines of this run are not kept: " + std::string(error.what()));
+    log_warning("the log of this run is not written: " + std::string(error.what()));
   }
   if (recipe.train.tensorboard) tensorboard_.emplace(directory_->tensorboard(), first_step_);
   if (!directory_->warning().empty()) log_warning(directory_->warning());
@@ -86,7 +86,7 @@ void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
     log_info("fsdp memory: " + describe(fsdp.memory()));
   } else if (const std::string& mode = recipe_.parallel.fsdp.mode;
              mode != "auto" && mode != name(decisions_.sharding.mode)) {
-    log_info(fmt::format("fsdp {}: this mesh has one rank to cut over, so {} changes nothing",
+    log_info(fmt::format("fsdp {}: this mesh has no ranks to shard over, so {} has no effect",
                          name(decisions_.sharding.mode), mode));
   }
   const ShardMemory& memory = fsdp.state_memory();  // of shards too, unless they stay
@@ -111,10 +111,10 @@ void Journal::announce(const ModelSize& size, const Fsdp& fsdp) const {
   }
   const at::Device device = fsdp.units().front().parameters().front()->tensor.device();
   if (recipe_.train.offload_activations && device.is_cpu()) {
-    log_info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
+    log_info("train.offload_activations has no effect: activations of this run are already in host memory");
   }
   if (decisions_.offload == Offload::Host && !memory.leaves(device)) {
-    log_info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
+    log_info("parallel.fsdp.offload to host has no effect: shards of this run are already in host memory");
   }
 }
 
@@ -192,7 +192,7 @@ void Journal::end(const std::string& how) {
 void Journal::keep(const std::string& problem) const {
   if (problem.empty()) return;
   const std::filesystem::path file = RunDirectory::events_of(directory_->folder());
-  log_warning("cannot write " + file.string() + ": " + problem + ": it lacks an event of this run");
+  log_warning("cannot write " + file.string() + ": " + problem + ": an event of this run is missing in it");
 }
 
 void Journal::sync() {

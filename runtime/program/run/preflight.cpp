@@ -71,7 +71,7 @@ void check_export(const Recipe& recipe, const fs::path& run) {
   target.check();
   const auto refuse = [&](const std::string& what, const fs::path& taken) {
     throw InputError("train.export", target.text() + " cannot be exported to: " + what + " " + taken.string() +
-                                         " takes that place: name a folder elsewhere");
+                                         " is there: name a folder elsewhere");
   };
   for (const fs::path& path : {target.folder(), target.partial()}) {
     if (is_within(run, path)) refuse("the run directory", run);
@@ -103,11 +103,11 @@ Notice disk_notice(const Recipe& recipe, const Decisions& decisions, const Check
                                              existing.string() + " has " + size_text(free) +
                                              " free: choose another --run-dir");
   }
-  std::string line = (writes ? counted(count, "checkpoint") : std::string("a checkpoint, should the run be stopped,")) +
+  std::string line = (writes ? counted(count, "checkpoint") : std::string("a checkpoint, if the run is stopped,")) +
                      " of " + size_text(each) + (count > 1 ? ", together " + size_text(each * count) : "") +
                      "; the disk of " + existing.string() + " has " + size_text(free) + " free";
   if (!writes && recipe.train.export_folder.empty()) {
-    line += "; without checkpoint.every and train.export the weights are not kept at the end";
+    line += "; without checkpoint.every and train.export the final weights are lost";
   }
   if (each <= free / count) return {line};
   return {line + (writes ? ": set checkpoint.keep_last, or another --run-dir" : ""), true};
@@ -127,7 +127,7 @@ MemoryNotice memory_notice(const Recipe& recipe, const Decisions& decisions, For
   if (measured && request.memory) {
     text += ", which has " + size_text(*request.memory - request.runtime_bytes()) + " free";
   } else if (is_gpu) {
-    text += !request.memory ? "; --machine says how much a GPU has"
+    text += !request.memory ? "; give --machine to compare it with a GPU's memory"
                             : ", and the runtime " + size_text(request.runtime_bytes()) + " more, of " +
                                   size_text(*request.memory) + " of a GPU";
   } else if (!measured && here != std::numeric_limits<int64_t>::max()) {
@@ -158,7 +158,7 @@ std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const Fo
 }
 
 std::string not_checked(const Recipe& recipe, const Decisions& decisions) {
-  std::string text = "not checked, as only the ranks can: that hosts have the same files";
+  std::string text = "not checked without ranks: that hosts have the same files";
   if (recipe.device != "cpu") text += ", that each rank has a GPU of its own";
   if (recipe.model.init == "pretrained") text += ", every byte of the weights";
   text += decisions.layout.size() > 1 ? ", that ranks reach each other, and what else uses their disks and memory"

@@ -82,7 +82,8 @@ std::vector<std::string> check_same_run(const std::filesystem::path& folder, con
   // A parameter that was trained and is frozen now would be neither in the next checkpoint nor in the base.
   const Recipe now = parse_recipe(own.recipe);
   if (trained && now.model.shape.adapter && now.train.freeze != parse_recipe(saved.recipe).train.freeze) {
-    contradictions.push_back("train.freeze: with adapters it decides what is in checkpoints, and must not change");
+    contradictions.push_back(
+        "train.freeze: with adapters it determines the contents of checkpoints, and must not change");
   }
   if (const std::string base = describe_other_base(own, saved); !base.empty()) contradictions.push_back(base);
   if (!contradictions.empty()) {
@@ -112,8 +113,8 @@ std::string changed_schedule(const CheckpointHead& own, const CheckpointHead& sa
   const int64_t done = saved.state.step;
   if (saved.versions.contains(kScheduleVersion) || !falls || done == 0 || done == num_steps) return "";
   return "schedule.name: " + word_of(schedule_words(), schedule.name) +
-         " falls one step later than in the version that wrote the checkpoint: the last step has a learning rate above "
-         "schedule.min_ratio, and steps before it have a little more than they had";
+         " falls one step later than in the version that wrote the checkpoint: the last step's learning rate is above "
+         "schedule.min_ratio, and that of earlier steps is a little higher than before";
 }
 
 /// Returns a warning when train.steps or schedule.total_steps differ from those of the checkpoint, and so give the next

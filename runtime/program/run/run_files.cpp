@@ -62,11 +62,11 @@ void check_same(const HostFiles& first, const HostFiles& other) {
   };
   for (const auto& [key, file] : first.files) {
     const auto found = other.files.find(key);
-    if (found == other.files.end()) refuse(key, file, "there is none");
+    if (found == other.files.end()) refuse(key, file, "no file");
     if (found->second != file) refuse(key, file, found->second);
   }
   for (const auto& [key, file] : other.files) {
-    if (!first.files.contains(key)) refuse(key, "there is none", file);
+    if (!first.files.contains(key)) refuse(key, "no file", file);
   }
 }
 

@@ -122,7 +122,7 @@ void Session::record_graph() {
   std::string hindrance = StepGraph::hindrance(decisions_, device_context_.device,
                                                device_context_.make_graph != nullptr, trainer_->fsdp().is_offloaded());
   if (hindrance.empty() && decisions_.shape.adapter.dropout > 0) {
-    hindrance = "adapter.dropout draws anew in each step";
+    hindrance = "adapter.dropout draws new numbers in each step";
   }
   if (hindrance.empty() && decisions_.shape.experts) {
     hindrance = "the model has experts, whose rows the host counts in the step";
@@ -140,7 +140,8 @@ void Session::record_graph() {
     hindrance = "train.offload_activations copies between host and GPU in the step";
   }
   if (hindrance.empty()) trainer_->use_graph(device_context_.make_graph());
-  say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
+  say("train.cuda_graph: " +
+      (hindrance.empty() ? "steps are recorded as one graph" : "no graph, because " + hindrance));
 }
 
 RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start) try {
@@ -161,7 +162,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
   if (journal_) journal_->account("checkpoint");  // the last one, which no step waits for
   if (journal_ && device_context_.peak) {
     for (const std::string& line : chosen_attention()) say("attention by " + line);
-    say("GPU memory: tensors took " + std::to_string(device_context_.peak().allocated >> 20) + " MiB at the most");
+    say("GPU memory: tensors took " + std::to_string(device_context_.peak().allocated >> 20) + " MiB at most");
   }
   if (journal_) journal_->finish();
   return end;

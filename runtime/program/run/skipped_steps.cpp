@@ -56,7 +56,8 @@ void SkippedSteps::finish() const {
                       "data.boundary_labels, or use data.shuffle: true");
   }
   throw AgreedError("every one of the " + std::to_string(in_a_row_) +
-                    " steps was skipped, as its loss or gradients were not finite: nothing was trained; " + advice());
+                    " steps was skipped, because its loss or gradients were not finite: nothing was trained; " +
+                    advice());
 }
 
 std::string SkippedSteps::advice() const {

@@ -215,7 +215,7 @@ void GoodputFile::fail() const {
 
 void GoodputFile::warn(const std::exception& error) {
   if (std::exchange(is_warned_, true)) return;
-  log_warning(error.what() + std::string(": where the time of this run goes is not kept"));
+  log_warning(error.what() + std::string(": the times of this run's parts are no longer written"));
 }
 
 }  // namespace meshtrain

@@ -125,7 +125,7 @@ void TensorBoardFile::write(const std::string& event) {
 
 void TensorBoardFile::warn(const std::string& problem) {
   log_warning("train.tensorboard: " + file_.string() + " cannot be written: " + problem +
-              ": TensorBoard gets no more of this run");
+              ": no further events are written for TensorBoard");
 }
 
 }  // namespace meshtrain

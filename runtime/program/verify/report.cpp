@@ -185,7 +185,7 @@ std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, 
                        replicas.num_compared, replicas.worst);
     cause = fmt::format("a sum over {}{} is missing or wrong", axis, alone_differs ? "" : " and another axis together");
   } else if (axis == kPipelineAxis) {
-    text = "pp ranks have other layers";
+    text = "pp ranks have different layers";
     if (replicas.num_compared > 0) text += ", and the same gradient of the embedding";
     if (alone_differs && !all_gradients_equal) {
       cause = "the messages between the stages, or the sum of a gradient that two stages have, are wrong";
@@ -294,14 +294,15 @@ std::string verdict(const std::vector<Comparison>& all) {
 std::string diagnosis(const std::vector<Comparison>& all, const std::vector<AxisFinding>& axes,
                       const MeshLayout& layout) {
   if (axes.empty())
-    return "where to look:\n  the same training on one rank gave two results: something is not seeded\n";
+    return "where to look:\n  the same training on one rank gave two different results: a random number is not "
+           "seeded\n";
   std::string text = "where to look:\n  " + describe_stage(all) + "\n";
   for (const AxisFinding& finding : axes) text += describe_axis(finding, gradients_equal(all), layout);
   const bool each_equal = std::all_of(axes.begin(), axes.end(), [](const AxisFinding& finding) {
     return !finding.alone.empty() && all_equal(finding.alone);
   });
   if (each_equal)
-    text += "  each axis alone is equal: the fault is where several meet, such as the sums over cp and tp\n";
+    text += "  each axis alone is equal: the fault is where several axes combine, such as the sums over cp and tp\n";
   return text;
 }
 

@@ -182,8 +182,9 @@ class Verification {
     const auto is_finite = [](double value) { return std::isfinite(value); };
     if (std::all_of(alone.grad_norms.begin(), alone.grad_norms.end(), is_finite)) return;
     throw InputError("in " + options_.precision + " the gradients of one rank are not finite" +
-                     (options_.precision == "fp16_mixed" ? ": lower train.loss_scale.initial, or static where it is set"
-                                                         : ": compare in fp32 or fp64, or start from smaller weights"));
+                     (options_.precision == "fp16_mixed"
+                          ? ": lower train.loss_scale.initial, or train.loss_scale.static if it is set"
+                          : ": compare in fp32 or fp64, or start from smaller weights"));
   }
 
   /// Runs the steps on `mesh`. Changes the type of an error on one rank between collectives, which leaves the other

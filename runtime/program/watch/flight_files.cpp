@@ -256,8 +256,8 @@ Flights read_flights(const std::filesystem::path& folder) {
   }
   if (files.empty()) {
     throw NoFlights(folder.string() +
-                    " has no flight records: they are written when a run fails, when it stands "
-                    "still for parallel.timeout, and on SIGQUIT");
+                    " has no flight records: they are written when a run fails, when it makes no progress for "
+                    "parallel.timeout, and on SIGQUIT");
   }
   const auto newest = std::max_element(files.begin(), files.end(),
                                        [](const RankFile& a, const RankFile& b) { return a.time < b.time; });
@@ -280,7 +280,7 @@ Flights read_flights(const std::filesystem::path& folder) {
     silent.rank = rank;
     silent.name = "rank " + std::to_string(rank);
     silent.host = "an unknown host";
-    silent.phase.text = "an unknown place, as it wrote no flight record";
+    silent.phase.text = "an unknown phase, because it wrote no flight record";
     silent.has_record = silent.runs = false;
     for (const GroupSight& group : groups) {
       const bool is_new = silent.activity.find(group.key) == nullptr;

@@ -143,7 +143,7 @@ class Search {
     if (blamed.size() > 1) {
       std::vector<int> more;
       for (size_t i = 1; i < blamed.size(); ++i) more.push_back(blamed[i]->rank);
-      who += ", and " + list(more) + " alike,";
+      who += ", and " + list(more) + " likewise,";
     }
     return who + (blamed.size() > 1 ? " hold up " : " holds up ") + counted(waiting, "rank") + ", for " +
            in_seconds(waiting_ms_) + " in " + describe(group, path_.back()->activity.find(group, number), number) +
@@ -169,7 +169,9 @@ class Search {
     const RankSight& first = *busy.front();
     const bool reads = first.phase.kind == PhaseKind::Reading;
     const bool saves = first.phase.kind == PhaseKind::Saving;
-    const std::string why = reads ? "it reads data" : saves ? "it writes a checkpoint" : "it has not come to it";
+    const std::string why = reads   ? "it reads data"
+                            : saves ? "it writes a checkpoint"
+                                    : "it has not reached this collective";
     return make(reads   ? Cause::Reading
                 : saves ? Cause::Saving
                         : Cause::Absent,
@@ -180,7 +182,7 @@ class Search {
     const auto begin = std::find(path_.begin(), path_.end(), &closing);
     const std::vector<const RankSight*> circle(begin, path_.end());
     std::string text =
-        "ranks issue collectives in different orders, or one leaves one out, and wait for each other for " +
+        "ranks issue collectives in different orders, or one rank skips a collective, and wait for each other for " +
         in_seconds(waiting_ms_) + ":";
     for (size_t i = 0; i < circle.size(); ++i) {
       const Activity& activity = circle[i]->activity;
@@ -202,10 +204,10 @@ class Search {
                       describe_rank(current) + " " + meshtrain::describe(*mine) + ", in " + current.phase.text + "; " +
                       describe_rank(*other) + " " + meshtrain::describe(*theirs) + ", in " + other->phase.text);
     }
-    return make(Cause::Transport, {},
-                describe_rank(current) + " has waited " + in_seconds(waiting_ms_) + " in " +
-                    describe(group, mine, number) +
-                    ", to which all ranks of the group have come: the network or the memory between them stands still");
+    return make(
+        Cause::Transport, {},
+        describe_rank(current) + " has waited " + in_seconds(waiting_ms_) + " in " + describe(group, mine, number) +
+            ", which all ranks of the group have reached: the network or the memory between them does not respond");
   }
 
   const std::vector<RankSight>& ranks_;

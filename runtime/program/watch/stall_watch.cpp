@@ -84,7 +84,7 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
   if (waiting < told_after_ms_) {
     if (is_told_ && waiting < milliseconds(limits.warning) / 2) {
       const auto time = std::chrono::duration_cast<Milliseconds>(now - told_).count() + told_after_ms_;
-      decision.lines.push_back("the ranks go on, after " + in_seconds(time));
+      decision.lines.push_back("the ranks continue, after " + in_seconds(time));
       decision.ended_after = time;
       is_told_ = false;
     }
@@ -109,7 +109,7 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
   if (insists && !saves) {
     const std::string& last = limits.last_checkpoint;
     decision.told = verdict;
-    decision.end = "a stop was asked for, and no checkpoint can be written (" +
+    decision.end = "a stop was requested, but no checkpoint can be written (" +
                    (last.empty() ? std::string("there is none") : "the last is " + last) + "): " + verdict->text;
   }
   return decision;

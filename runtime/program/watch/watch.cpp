@@ -350,7 +350,7 @@ void Watch::look_at_next() {
   RankFailure failure = failure_of(FailureCause::Killed, {hosts_.ranks_of(hosts_.host_of(rank_)).at(index)}, seen);
   failure.signal = end_signal_;
   failure.message = std::string(seen.name.data()) +
-                    " is gone without a word, killed from outside or for want of memory; it was in " +
+                    " ended without a message: it was killed, perhaps for lack of memory; it was in " +
                     seen.phase.data() + seen_collective(seen);
   report_and_abort(failure);
 }
@@ -364,7 +364,7 @@ void Watch::look_at_hosts() {
     const std::string tried = connections_->invitation().text();
     log_warning(std::string(name_) + " on " + sight_self(name_).host.data() + " cannot reach rank 0 over TCP (" +
                 (tried.empty() ? "rank 0 has no network" : "tried " + tried) +
-                "): a loss of this host would not be noticed");
+                "): if this host is lost, nothing will report it");
   }
   for (auto& [rank, lost] : lost_) look_at(rank, lost);
   std::erase_if(lost_, [this](const auto& each) { return connections_->answers(each.first); });
@@ -416,8 +416,8 @@ RankFailure Watch::describe(int rank, const LostRank& lost) const {
   if (lost.loss == Loss::Silent) {
     RankFailure failure = failure_of(FailureCause::Network, ranks, lost.seen);
     failure.message = "host " + host + " (" + describe_ranks(ranks) + ") has not answered for " +
-                      std::to_string(silence_limit().count()) + " s: it has no power or no network; " + name + " was " +
-                      seen + next;
+                      std::to_string(silence_limit().count()) + " s: its power or its network has failed; " + name +
+                      " was " + seen + next;
     return failure;
   }
   const bool has_others = hosts_.is_first_of_host(rank) && ranks.size() > 1;
@@ -425,7 +425,7 @@ RankFailure Watch::describe(int rank, const LostRank& lost) const {
   RankFailure failure = failure_of(FailureCause::Killed, {rank}, lost.seen);
   if (has_others) failure.ranks.insert(failure.ranks.end(), ranks.begin(), ranks.end());
   failure.message = name + " on host " + host + (has_others ? ", and " + describe_ranks(ranks) + " there," : "") +
-                    " is gone without a word, killed from outside or for want of memory; it was " + seen + next;
+                    " ended without a message: it was killed, perhaps for lack of memory; it was " + seen + next;
   return failure;
 }
 

@@ -44,7 +44,7 @@ class TreeBuilder final : public YAML::EventHandler {
   YamlValue take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (documents_++ > 0) refuse(location(mark), "a second document begins here: a recipe is one");
+    if (documents_++ > 0) refuse(location(mark), "a second document begins here: a recipe must be one document");
   }
   void OnDocumentEnd() override {}
 
@@ -63,7 +63,7 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto target = anchored_.find(anchor);
-    if (target == anchored_.end()) refuse(location(mark), "an alias inside of what it stands for");
+    if (target == anchored_.end()) refuse(location(mark), "an alias inside the value that it stands for");
     add_size(target->second, size_);
     check_size(location(mark));
     YamlValue copy = target->second;
@@ -109,12 +109,12 @@ class TreeBuilder final : public YAML::EventHandler {
     for (const char* name : known) {
       if (tag == std::string("tag:yaml.org,2002:") + name) return;
     }
-    refuse(location(mark), "the tag " + quoted(tag) + " means nothing here: remove it");
+    refuse(location(mark), "the tag " + quoted(tag) + " is not supported: remove it");
   }
 
   void open(YamlValue value, YAML::anchor_t anchor) {
     if (open_.size() >= kMaxDepth) refuse(value.location, "nested too deeply for a recipe");
-    if (expects_key()) refuse(value.location, "a key is a word, not " + value.shown());
+    if (expects_key()) refuse(value.location, "a key must be a word, not " + value.shown());
     open_.push_back({std::move(value), anchor, false, {}, {}});
   }
 
@@ -165,7 +165,7 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void take_key(const YamlValue& key) {
     if (key.kind != YamlValue::Kind::Scalar || key.text.empty()) {
-      refuse(key.location, "a key is a word, not " + key.shown());
+      refuse(key.location, "a key must be a word, not " + key.shown());
     }
     if (has_control_characters(key.text)) refuse(key.location, key.shown() + " is not a key");
     OpenNode& map = open_.back();

@@ -30,7 +30,7 @@ std::errc parse_number(const std::string& text, T& value) {
 
 /// Returns the end of a message about a quoted value. `is_right`: the value would be valid without the quotes.
 std::string quotes_advice(const YamlValue& given, bool is_right) {
-  return given.quoted && is_right ? ", as the quotes make it a text: leave them out" : "";
+  return given.quoted && is_right ? ", because the quotes make it a string: remove them" : "";
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ void Reader::fail_at(const YamlLocation& location, const std::string& path, cons
 
 const std::string& Reader::word(const std::string& key, const YamlValue& given) const {
   if (given.kind != YamlValue::Kind::Scalar) fail(key, given.shown() + " is not a single word");
-  if (has_control_characters(given.text)) fail(key, given.shown() + " has characters that do not print");
+  if (has_control_characters(given.text)) fail(key, given.shown() + " has control characters");
   return given.text;
 }
 
@@ -204,7 +204,7 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
 }
 
 void Reader::read(const std::string& key, const YamlValue& given, const Rule&, std::filesystem::path& value) const {
-  if (word(key, given).empty()) fail(key, "an empty path; null stands for none");
+  if (word(key, given).empty()) fail(key, "is an empty path: write null for none");
   value = (given.location.source->folder / given.text).lexically_normal();
   if (!value.has_filename()) value = value.parent_path();
 }

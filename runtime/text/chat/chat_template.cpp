@@ -79,7 +79,7 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
   } else if (config.contains("chat_template") && !config["chat_template"].is_null()) {
     name_ = config_file.string() + ": chat_template";
     const json& found = config["chat_template"];
-    const auto refuse = [&] { throw InputError(name_ + " is neither a text nor a list of {name, template}"); };
+    const auto refuse = [&] { throw InputError(name_ + " is neither a string nor a list of {name, template}"); };
     if (found.is_string()) {
       add(kDefault, name_, found.get<std::string>());
     } else if (found.is_array()) {

@@ -71,7 +71,7 @@ std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& con
   const RenderResult prompt = chat.render(conversation, conversation.first_counted, true);
   if (!full.text.starts_with(prompt.text)) {
     throw InputError(
-        "the template renders the prompt in another way when the completion follows: --loss all counts both");
+        "the template renders the prompt differently when the completion follows: give --loss all, which counts both");
   }
   std::vector<Span> turns;
   for (const Span& span : marked) {
@@ -254,8 +254,8 @@ std::string hindrance(const ChatTemplate& chat, const Conversation& conversation
   const bool begins = counted_turns(conversation).front() == 0;
   const auto finds_first = [&](FindTurn* find) { return first_turn(*find, chat, conversation, full.text).has_value(); };
   if (begins && std::ranges::none_of(kWays, finds_first)) {
-    return "the assistant begins the conversation, and the template writes that turn in another way than after a "
-           "message of the user or the system";
+    return "the assistant begins the conversation, and the template writes that turn differently than after a message "
+           "of the user or the system";
   }
   return "rendered up to such a turn, the template's text is not a prefix of the complete text";
 }
@@ -266,7 +266,7 @@ std::vector<Span> find_turns(const ChatTemplate& chat, const Conversation& conve
     if (const auto turns = turns_by(*find, chat, conversation, full)) return *turns;
   }
   throw InputError("the assistant's turns cannot be told apart: " + hindrance(chat, conversation, full) +
-                   ": give --loss all, or --chat-template one that marks them by {% generation %}");
+                   ": give --loss all, or --chat-template with a template that marks them by {% generation %}");
 }
 
 bool is_blank(char c) {

@@ -44,7 +44,7 @@ Json parse_line(std::string_view text) {
     const bool are_messages = object.empty() || (object[0].is_object() && object[0].contains("role"));
     if (are_messages) return Json{{"messages", std::move(object)}};
     throw InputError(
-        "a JSON array of something else than messages: write each conversation on a line of its own (jq -c '.[]' "
+        "a JSON array whose elements are not messages: write each conversation on its own line (jq -c '.[]' "
         "does)");
   }
   if (!object.is_object()) throw InputError("not a JSON object");
@@ -64,7 +64,7 @@ void check_weight(const Json& message, const std::string& where) {
   const auto weight = message.find("weight");
   if (weight == message.end() || weight->is_boolean() || !weight->is_number()) return;
   if (*weight == 0 || *weight == 1) return;
-  throw InputError(where + ".weight is " + weight->dump() + ": a label counts or not: write 0 or 1");
+  throw InputError(where + ".weight is " + weight->dump() + ": it must be 0 or 1: a label counts or does not");
 }
 
 /// Returns the role of a message of ShareGPT by its "from".
@@ -94,9 +94,9 @@ Json messages_of_sharegpt(const Json& object) {
     const std::string from = list[i]["from"].is_string() ? list[i]["from"].get<std::string>() : "";
     const char* const role = role_of_sharegpt(from);
     if (role == nullptr) {
-      throw InputError(where + ".from is " + list[i]["from"].dump().substr(0, 40) +
-                       ": known are human, user, gpt, assistant and system; write others as \"messages\" of {role, "
-                       "content}");
+      throw InputError(
+          where + ".from is " + list[i]["from"].dump().substr(0, 40) +
+          ": it must be human, user, gpt, assistant or system; write other roles as \"messages\" of {role, content}");
     }
     messages.push_back(message(role, list[i]["value"]));
     for (const char* key : kWeights) {
@@ -109,9 +109,9 @@ Json messages_of_sharegpt(const Json& object) {
 /// Returns what to do with an object that has none of the keys of a conversation.
 std::string advice_for(const Json& object, bool is_open) {
   const auto has = [&](const char* key) { return object.contains(key); };
-  if (is_open && has("instruction")) return R"(: of "instruction" and "input" write "prompt")";
+  if (is_open && has("instruction")) return R"(: write "instruction" and "input" as "prompt")";
   if (has("instruction") && has("output")) {
-    return R"(: of "instruction", "input" and "output" write {"prompt": the first two, "completion": "output"})";
+    return R"(: write "instruction", "input" and "output" as {"prompt": the first two, "completion": "output"})";
   }
   if (has("prompt") && has("response")) return R"(: call "response" "completion")";
   std::string keys;
@@ -126,7 +126,7 @@ Json messages_of(const Json& object, const std::string& key, const char* role) {
   const Json& value = object.at(key);
   if (value.is_string() && role != nullptr) return Json::array({message(role, value)});
   if (!value.is_array()) {
-    throw InputError("\"" + key + "\" is not a list of messages" + (role != nullptr ? " or a text" : ""));
+    throw InputError("\"" + key + "\" is not a list of messages" + (role != nullptr ? " or a string" : ""));
   }
   if (value.size() > kMostMessages) throw InputError("\"" + key + "\" has more than 4,096 messages");
   for (size_t i = 0; i < value.size(); ++i) {
@@ -135,7 +135,7 @@ Json messages_of(const Json& object, const std::string& key, const char* role) {
     const auto content = value[i].find("content");
     const bool known = content == value[i].end() || content->is_string() || content->is_null() || content->is_array() ||
                        content->is_object();
-    if (!known) throw InputError(key + "[" + std::to_string(i) + "].content is neither a text nor a list");
+    if (!known) throw InputError(key + "[" + std::to_string(i) + "].content is neither a string nor a list");
     check_weight(value[i], key + "[" + std::to_string(i) + "]");
   }
   return value;
@@ -178,7 +178,7 @@ Conversation conversation_of(Json object, bool is_open) try {
     if (list == "conversations") object["conversations"] = messages_of_sharegpt(object);
     messages = messages_of(object, list, nullptr);
     if (has("prompt") || has("completion")) {
-      throw InputError("\"" + list + "\" stands beside \"prompt\" or \"completion\"");
+      throw InputError("\"" + list + "\" is given together with \"prompt\" or \"completion\": remove one");
     }
   } else if (has("prompt") && (is_open || has("completion"))) {
     messages = messages_of(object, "prompt", "user");
@@ -239,7 +239,7 @@ bool ends_with_assistant(const Conversation& conversation) {
 Conversation after_system(const Conversation& conversation, const std::string& system) {
   const auto& own = conversation.messages->values;
   if (role_of(own.front()) == "system")
-    throw InputError("the conversation has a message of the system already: leave out that or --system");
+    throw InputError("the conversation already has a system message: remove it, or leave --system out");
   jinja::List messages{{jinja::from_json(message("system", system))}, false, conversation.messages->depth};
   messages.values.insert(messages.values.end(), own.begin(), own.end());
   Conversation longer = conversation;

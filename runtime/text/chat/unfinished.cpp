@@ -68,7 +68,7 @@ std::vector<int64_t> tokenize_unfinished(const ChatTemplate& chat, const Tokeniz
   const std::string full = chat.render(marked, marked.messages->values.size(), false).text;
   const size_t end = full.rfind(kTrimmedMark);
   if (end == std::string::npos || full.find(jinja::strip(last.text)) == std::string::npos) {
-    throw InputError("the template does not write the text of the last message as it is: it cannot be continued");
+    throw InputError("the template changes the text of the last message, so it cannot be continued");
   }
   const std::string_view text = std::string_view(full).substr(0, end);
   const bool keeps_spaces = std::string_view(full).substr(end).starts_with(kMark);

@@ -79,7 +79,7 @@ Value tojson(const Value& value, const Arguments& arguments, Budget& budget) {
   }
   if (separators != nullptr && !separators->is_none()) {
     const auto& pair = separators->list().values;
-    if (pair.size() != 2) throw Failure("separators are two texts");
+    if (pair.size() != 2) throw Failure("separators must be two strings");
     style.item_separator = pair[0].text(), style.key_separator = pair[1].text();
   }
   return make_text(to_json(value, style, budget), budget);
@@ -226,7 +226,7 @@ Value reversed(const Value& value, const Arguments& arguments, Budget& budget) {
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
   if (std::ranges::any_of(text, [](char c) { return c == '_' || c < 0; })) {
-    throw Failure("a number is written with other characters than those of ASCII, or with underscores");
+    throw Failure("a number must have ASCII digits and no underscores");
   }
   text = strip(text);
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
@@ -271,7 +271,7 @@ Value indent(const Value& value, const Arguments& arguments, Budget& budget) {
   arguments.check(3, {"width", "first", "blank"});
   const Value* const width = arguments.find(0, "width");
   if (width != nullptr && !width->is_text() && (width->whole() < 0 || width->whole() > 1000)) {
-    throw Failure("the width is none of 0 to 1000");
+    throw Failure("the width must be from 0 to 1000");
   }
   const std::string margin = width == nullptr   ? "    "
                              : width->is_text() ? width->text()

@@ -307,7 +307,7 @@ Value Renderer::compute(const Expression& expression, const ScopePtr& scope) {
       budget_.make(kElementBytes * static_cast<int64_t>(parts.size() + 1));
       for (size_t i = 0; i < parts.size(); i += 2) {
         const Value key = part(i);
-        if (!key.is_text()) throw Failure("keys of dictionaries are texts here, and this is " + key.kind());
+        if (!key.is_text()) throw Failure("keys of dictionaries must be texts, and this is " + key.kind());
         dict.set(key.text(), part(i + 1));
       }
       return make_dict(std::move(dict));

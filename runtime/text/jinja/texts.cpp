@@ -43,7 +43,7 @@ void check_case(std::string_view text, CategoryMask categories) {
     if (point < 0x80) continue;
     const bool odd = point == 0x345 || (point >= 0x24B6 && point <= 0x24E9);
     if (!odd && (categories >> category_of(point) & 1) == 0) continue;
-    throw Failure("the case of letters beyond ASCII is not changed");
+    throw Failure("changing the case of letters beyond ASCII is not supported");
   }
 }
 

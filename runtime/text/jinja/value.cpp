@@ -43,8 +43,8 @@ const Value& Arguments::needed(size_t index, std::string_view name) const {
 
 void Arguments::check(size_t most, std::initializer_list<std::string_view> names) const {
   if (positional.size() > most) {
-    throw Failure(counted(positional.size(), "argument is", "arguments are") + " given, and at most " +
-                  std::to_string(most) + " taken");
+    throw Failure(counted(positional.size(), "argument is", "arguments are") + " given, but at most " +
+                  std::to_string(most) + " accepted");
   }
   for (const auto& [key, value] : named) {
     if (std::find(names.begin(), names.end(), key) == names.end()) throw Failure("there is no argument " + key);

@@ -37,8 +37,9 @@ void refuse_dangling(const fs::path& path) {
 /// Throws InputError for a file whose download has not ended.
 void refuse_unfinished(const fs::path& file) {
   if (!is_unfinished_download(file)) return;
-  throw InputError("cannot read " + file.string() + ": a name that ends in " + file.extension().string() +
-                   " is of a download that has not ended: finish it, leave the file out (--exclude), or rename it");
+  throw InputError(
+      "cannot read " + file.string() + ": its name ends in " + file.extension().string() +
+      ", so its download is not complete: finish the download, leave the file out (--exclude), or rename it");
 }
 
 /// The files below one folder that a filter takes.
@@ -87,7 +88,7 @@ void collect(const fs::path& folder, const fs::path& parts, const FileSelection&
     if (entry.is_regular_file()) files.push_back(entry.path());
   });
   if (const fs::path open = unfinished_hub_download(folder); !open.empty()) {
-    throw InputError("the download into " + folder.string() + " has not ended, as " + open.string() +
+    throw InputError("the download into " + folder.string() + " is not complete, as " + open.string() +
                      " shows: run it again, or remove that file");
   }
 }

@@ -114,7 +114,7 @@ Statistics measure(const TokenFile& tokens) {
   const IdRange ids = tokens.range(0, tokens.size());
   if (ids.least < 0) {
     throw InputError(tokens.path().string() + ": it has the id " + std::to_string(ids.least) +
-                     ", which is negative and no token: it holds something else than ids");
+                     ", which is negative: the file does not hold token ids");
   }
   result.min = ids.least;
   result.max = ids.most;
@@ -260,7 +260,7 @@ void write_sidecar_lines(const TokenSidecar& sidecar, const TokenFile& tokens, s
     out << "packed        in records for sequences of " << counted(*sidecar.sequence_length, "token") << "\n";
   }
   if (sidecar.dtype == tokens.dtype() && sidecar.tokens == tokens.size()) return;
-  out << "not as made   its .json file says " << counted(sidecar.tokens, "token") << " of " << sidecar.dtype << "\n";
+  out << "changed       its .json file has " << counted(sidecar.tokens, "token") << " of " << sidecar.dtype << "\n";
 }
 
 /// Returns the mask that lies beside the tokens, and writes a line about it. Returns std::nullopt without one, and when
@@ -271,12 +271,12 @@ std::optional<Mask> find_mask(const TokenFile& tokens, std::ostream& out) {
   out << "loss mask     " << file.string() << ": ";
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored)) {
-    out << "the .json file names it, and it does not exist\n";
+    out << "the .json file names it, but it does not exist\n";
     return std::nullopt;
   }
   std::optional<Mask> mask(file);
   if (mask->size() != tokens.size()) {
-    out << counted(mask->size(), "byte") << ", and one for each token are needed\n";
+    out << counted(mask->size(), "byte") << ", but one for each token is needed\n";
     return std::nullopt;
   }
   const int64_t count = mask->count(0, mask->size());
@@ -331,7 +331,7 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
     write_documents(measure_documents(tokens, *separator), "separator " + std::to_string(*separator));
   }
   if (tokenizer != nullptr && statistics.max >= tokenizer->vocabulary_size()) {
-    out << "unknown       ids of " << tokenizer->vocabulary_size() << " and above are not of the tokenizer\n";
+    out << "unknown       ids of " << tokenizer->vocabulary_size() << " and above are not in the tokenizer\n";
   }
   const std::shared_ptr<const Tokenizer> bytes = load_tokenizer("bytes");
   if (tokenizer == nullptr && statistics.max < 256) tokenizer = bytes.get();

@@ -72,7 +72,7 @@ std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
                        advice_on_name(file));
     }
   }
-  if (files.empty()) throw InputError("--chat: there is no *.jsonl or *.ndjson in what it names");
+  if (files.empty()) throw InputError("--chat: the given folders have no *.jsonl or *.ndjson");
   for (const fs::path& file : files) check_text(file, /*is_json_lines=*/true);
   return files;
 }
@@ -149,7 +149,7 @@ std::string describe_nothing_left(const PrepareChatCounts& counts, const Prepare
                                   const std::vector<fs::path>& files) {
   const int64_t all = counts.conversations + counts.bad;
   if (all == 0) {
-    return files.size() == 1 ? files[0].string() + ": the file is empty" : "--chat: all files that it names are empty";
+    return files.size() == 1 ? files[0].string() + ": the file is empty" : "--chat: all given files are empty";
   }
   std::string roles;
   for (const std::string& role : counts.roles) roles += (roles.empty() ? "" : ", ") + role;
@@ -158,7 +158,7 @@ std::string describe_nothing_left(const PrepareChatCounts& counts, const Prepare
          with_separators(counts.too_long) + " of more than " + counted(options.sequence_length + 1, "token") + ", " +
          with_separators(counts.without_label) + " without a label that counts" +
          (names_roles ? "; no message has the role assistant, whose labels count: the roles are " + roles +
-                            ": write the role of what the model shall learn as assistant, or give --loss all"
+                            ": rename the role that the model is to learn to assistant, or give --loss all"
                       : "") +
          (counts.first_bad.empty() ? "" : "; the first bad line: " + counts.first_bad);
 }
@@ -279,8 +279,8 @@ PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokeni
                                const std::function<void(const PrepareChatCounts&)>& report) {
   if (options.sequence_length < 1) throw InputError("--sequence-length must be at least 1");
   if (options.output.extension() != ".bin") {
-    throw InputError("--out has to be NAME.bin with --chat, beside which NAME.idx and NAME.mask are written, and is " +
-                     options.output.string());
+    throw InputError("--out must be NAME.bin with --chat, not " + options.output.string() +
+                     ": NAME.idx and NAME.mask are written next to it");
   }
   const std::vector<fs::path> files = chat_files(options);
   PrepareChatCounts counts;

@@ -111,7 +111,7 @@ class PartsFolder {
   /// Throws when another run has taken over the parts, which nothing prevents where the file system has no locks.
   void check_settings(const std::string& settings) const {
     if (saved_settings() == settings) return;
-    throw std::runtime_error("another data prepare has changed the parts in " + folder_.string() + " meanwhile");
+    throw std::runtime_error("another data prepare changed the parts in " + folder_.string() + " at the same time");
   }
 
   /// Removes the folder, and of what is in it only files of data prepare.

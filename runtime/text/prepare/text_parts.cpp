@@ -27,7 +27,7 @@ void refuse_binary(const fs::path& file, size_t offset, std::string_view text) {
   const size_t zero = text.find('\0');
   if (zero == std::string_view::npos) return;
   throw InputError(file.string() + " is not text: its byte " + std::to_string(offset + zero) +
-                   " is 0: decompress it or convert it to UTF-8 first, or take its bytes as they are by --bytes");
+                   " is 0: decompress it or convert it to UTF-8 first, or use its bytes as tokens with --bytes");
 }
 
 /// Reads bytes [begin, end) of a file of lines, and the rest of the last line that begins there.
@@ -86,9 +86,9 @@ std::string advice_on(Content content, bool is_json_lines) {
     case Content::Bzip2:
     case Content::Xz:
     case Content::Zip:
-      return "decompress it first, and give what comes out";
+      return "decompress it first, and give the result";
     default:
-      return "give its text alone";
+      return "give only its text";
   }
 }
 
@@ -102,7 +102,7 @@ void refuse_json_document(const fs::path& file, const std::string& key) {
   const size_t next = beginning.find_first_not_of(" \t", found + key.size() + 2);
   if (next == beginning.npos || beginning[next] != ':') return;
   throw InputError(file.string() + " is a JSON document with \"" + key + "\", not JSON lines: " + command +
-                   " makes some of it; under a name that ends in .txt it is one text");
+                   " makes them; a file whose name ends in .txt is read as one text");
 }
 
 int64_t size_of(const fs::path& file) {
@@ -160,7 +160,7 @@ std::string document_of(std::string_view line, const std::string& key, const std
   if (found == object.end()) throw InputError(location() + "no \"" + key + "\": name the text's key with --field");
   if (found->is_null()) return "";
   if (!found->is_string()) {
-    throw InputError(location() + "\"" + key + "\" is not a text, but of the type " + found->type_name() +
+    throw InputError(location() + "\"" + key + "\" is not a string, but of the type " + found->type_name() +
                      ": name the key of the text with --field, or remove the line");
   }
   return found->get<std::string>();
@@ -241,7 +241,7 @@ class CompressedText {
     if (ended_) return false;
     const size_t before = text_.size();
     if (before > kMostBytes) {
-      throw InputError("cannot read " + path_.string() + ": a document of it has more than " +
+      throw InputError("cannot read " + path_.string() + ": a document in it has more than " +
                        std::to_string(kMostBytes) + " bytes, decompressed: split it");
     }
     text_.resize(before + kReadBytes);

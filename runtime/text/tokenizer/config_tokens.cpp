@@ -243,7 +243,7 @@ class FilesReader {
       uint32_t id = 0;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       const JsonCursor token = decoder.at(key);
-      if (error != std::errc() || end != key.data() + key.size()) token.fail("has a name that is not a token id");
+      if (error != std::errc() || end != key.data() + key.size()) token.fail("must be named by a token id");
       if (!value.is_object()) token.fail("is not an object of a token's content and flags");
       decoder_.insert_or_assign(id, read_token(token, source_of(config_.path, "added_tokens_decoder." + key), false));
     }

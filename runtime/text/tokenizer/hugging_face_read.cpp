@@ -36,7 +36,7 @@ void read_template(const JsonCursor& processor, HuggingFaceParts& parts) {
 
 // Reads a token as a pair of its text and its id.
 uint32_t read_token_id(const JsonCursor& token) {
-  if (token.size() != 2) token.fail("is not of a token and its id");
+  if (token.size() != 2) token.fail("must have a token and its id");
   return token.at(size_t{1}).id();
 }
 
@@ -73,7 +73,7 @@ void read_vocabulary(const JsonCursor& vocabulary, HuggingFaceParts& parts) {
 
 std::pair<std::string, std::string> read_pair(const JsonCursor& merge) {
   if (merge.value().is_array()) {
-    if (merge.size() != 2) merge.fail("is not of two tokens");
+    if (merge.size() != 2) merge.fail("must have two tokens");
     return {merge.at(0).text(), merge.at(1).text()};
   }
   const std::string text = merge.text();
@@ -227,7 +227,8 @@ HuggingFaceParts read_hugging_face(const std::string& file) {
   const JsonCursor root(file, document);
   if (!root.find("model")) {
     root.fail(
-        "is not a tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece *.model, a folder with "
+        "is not a tokenizer.json, because it has no model: give a tokenizer.json, a SentencePiece *.model, a folder "
+        "with "
         "one of them, or the word bytes");
   }
   HuggingFaceParts parts;

@@ -22,7 +22,7 @@ SplitBehavior read_behavior(const JsonCursor& behavior) {
   if (name == "MergedWithPrevious") return SplitBehavior::MergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::MergedWithNext;
   if (name == "Contiguous") return SplitBehavior::Contiguous;
-  behavior.fail("is \"" + name + "\", none of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
+  behavior.fail("is \"" + name + "\", not one of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
 }
 
 Pattern read_pattern(const JsonCursor& pattern) {
@@ -81,7 +81,7 @@ MetaspaceStep read_metaspace(const JsonCursor& metaspace) {
   } else if (scheme == "never") {
     step.prepend = MetaspaceStep::Prepend::Never;
   } else if (scheme != "always") {
-    metaspace.at("prepend_scheme").fail("is \"" + scheme + "\", none of always, first, never");
+    metaspace.at("prepend_scheme").fail("is \"" + scheme + "\", not one of always, first, never");
   }
   if (!metaspace.flag_or("add_prefix_space", true) && scheme != "never") {
     metaspace.at("add_prefix_space").fail("is false, but prepend_scheme is " + scheme);
@@ -97,7 +97,7 @@ void read_byte_level(const JsonCursor& byte_level, HuggingFaceParts& parts) {
 
 void read_pre_tokenizer_steps(const JsonCursor& pre_tokenizer, HuggingFaceParts& parts, int depth) {
   refuse_deep(pre_tokenizer, depth);
-  if (parts.is_byte_level) pre_tokenizer.fail("follows a ByteLevel, which has to be the last one");
+  if (parts.is_byte_level) pre_tokenizer.fail("follows a ByteLevel, which must be the last one");
   const std::string type =
       pre_tokenizer.type_of("ByteLevel, Metaspace, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Sequence");
   if (type == "ByteLevel") {
@@ -128,7 +128,7 @@ void read_pre_tokenizer_steps(const JsonCursor& pre_tokenizer, HuggingFaceParts&
 }
 
 StripDecoding read_strip(const JsonCursor& strip) {
-  if (strip.at("stop").value() != 0) strip.at("stop").fail("is not 0, the only one that is supported");
+  if (strip.at("stop").value() != 0) strip.at("stop").fail("is not 0, the only supported value");
   return {read_character(strip.at("content")), strip.at("start").id()};
 }
 

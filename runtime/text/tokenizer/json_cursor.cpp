@@ -82,7 +82,7 @@ std::string JsonCursor::type_of(const std::string& supported) const {
   const JsonCursor type = at("type");
   const std::string name = type.text();
   if (!names(supported, name))
-    type.fail("is " + shown(*type.value_) + ", which is not supported; these are: " + supported);
+    type.fail("is " + shown(*type.value_) + ", which is not supported; supported are: " + supported);
   return name;
 }
 

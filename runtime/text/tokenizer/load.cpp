@@ -70,7 +70,8 @@ std::optional<int64_t> configured(const ConfigTokens& beside, const std::string&
   for (const auto& [name, token] : beside.named) {
     if (name != key || token.token.content.empty()) continue;
     if (const std::optional<int64_t> id = tokenizer.token_id(token.token.content)) return id;
-    throw InputError(token.source + " is \"" + token.token.content + "\", which the tokenizer beside it does not know");
+    throw InputError(token.source + " is \"" + token.token.content +
+                     "\", which is not a token of the tokenizer in this folder");
   }
   return std::nullopt;
 }
@@ -143,7 +144,7 @@ std::shared_ptr<const Tokenizer> try_load_tokenizer(const std::string& name) try
 void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where) {
   const int64_t size = tokenizer.vocabulary_size();
   if (size <= vocab_size) return;
-  throw InputError(where + ": its ids go up to " + std::to_string(size - 1) + ", those of the model to " +
+  throw InputError(where + ": its ids go up to " + std::to_string(size - 1) + ", but those of the model up to " +
                    std::to_string(vocab_size - 1) + ": give the tokenizer that the model was trained with");
 }
 

@@ -38,7 +38,7 @@ class Parser {
     return true;
   }
   uint32_t take_code_point() {
-    if (done()) fail("an end that comes too early");
+    if (done()) fail("an unexpected end");
     const char *begin = text_.data() + at_, *end = begin;
     const uint32_t c = next_code_point(end);
     at_ += static_cast<size_t>(end - begin);
@@ -85,7 +85,7 @@ class Parser {
       last_letter_ = 0;
       if (quantifiers > 0 || (counted && (next_is("?") || next_is("+")))) fail("a repetition of a repetition");
       if (node.kind == PatternNode::Kind::Ahead) fail("a repeated lookahead");
-      if (can_be_empty(node)) fail("a repetition of what can be empty");
+      if (can_be_empty(node)) fail("a repetition of a part that can be empty");
       PatternNode repeat{.kind = PatternNode::Kind::Repeat, .min = min, .max = max};
       if (!counted && take("?")) repeat.greed = PatternGreed::Lazy;
       if (!counted && take("+")) repeat.greed = PatternGreed::Possessive;
@@ -109,8 +109,8 @@ class Parser {
     min = max = number();
     if (take(",")) max = next_is("}") ? kEndlessRepeats : number();
     if (!take("}")) fail("a { without }");
-    if (max < min) fail("a count that ends before it begins");
-    if (max == 0) fail("a count of nothing");
+    if (max < min) fail("a count whose maximum is below its minimum");
+    if (max == 0) fail("a count of 0");
   }
 
   PatternNode atom(int depth) {
@@ -142,7 +142,7 @@ class Parser {
       node.children.push_back(choice(depth + 1));
     } else {
       if (next_is("?") && !take("?:")) {
-        fail("a group that is none of (...), (?:...), (?i:...), (?=...) and (?!...)");
+        fail("a group other than (...), (?:...), (?i:...), (?=...) and (?!...)");
       }
       node = choice(depth + 1);
     }

@@ -38,7 +38,7 @@ class Message {
           take(4);
           break;
         default:
-          fail("it has a field of a kind that such a model has not");
+          fail("it has a field that such a model does not have");
       }
     }
   }
@@ -104,7 +104,7 @@ class Table {
         if (unit.has_leaf()) check_replacement(units_[child].value());
         if (child == node && !unit.has_leaf()) continue;  // a byte 0 in a unit that is not used
         State& next = states[child];
-        if (next.on_path) fail("its table of characters leads back into itself");
+        if (next.on_path) fail("its table of characters has a loop");
         if (!next.done) {
           path.push_back(child);
           deeper = true;

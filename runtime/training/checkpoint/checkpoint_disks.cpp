@@ -74,12 +74,13 @@ void CheckpointDisks::check_owner(const std::string& resumed) const {
   const std::vector<std::string> owners = folder_.owners();
   std::string found;
   for (const std::string& owner : owners) {
-    if (owner != run_) found = "of run " + owner + ", this is run " + run_;
+    if (owner != run_) found = "of run " + owner + ", but this is run " + run_;
   }
   std::error_code failed;
   const bool is_resumed = !resumed.empty() && fs::is_directory(folder_.folder() / resumed, failed);
   if (owners.empty() && !is_resumed && !folder_.steps().empty()) {  // an older version wrote no id
-    found = "of a run without an id, " + (resumed.empty() ? "this is a new run" : resumed + " not among them");
+    found = "of a run without an id, " +
+            (resumed.empty() ? "but this is a new run" : "and " + resumed + " is not among them");
   }
   if (found.empty()) return;
   throw InputError(world_.coordinate_text() + " on " + host_name() + ": " + folder_.folder().string() +

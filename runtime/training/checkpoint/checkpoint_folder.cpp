@@ -74,7 +74,7 @@ std::vector<fs::path> entries(const fs::path& folder) {
   const fs::file_type type = fs::symlink_status(folder, unknown).type();
   const bool may_be_absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
   if (may_be_absent && type == fs::file_type::not_found) return {};
-  const std::string link = type == fs::file_type::symlink ? ", to which it is a link" : "";
+  const std::string link = type == fs::file_type::symlink ? ", the target of this link" : "";
   throw std::runtime_error("cannot read the checkpoints in " + folder.string() + ": " + error.message() + link);
 }
 

@@ -33,12 +33,12 @@ void CheckpointReader::read(const Piece& piece) {
   const auto found = manifest_.tensors.find(piece.tensor);
   if (found == manifest_.tensors.end()) {
     throw InputError(folder_.string() + " has no " + piece.tensor +
-                     ": it was saved without, by another model, optimizer, momentum or choice of trained parameters");
+                     ": it was saved with a different model, optimizer, momentum or set of trained parameters");
   }
   const StoredTensor& stored = found->second;
   if (stored.shape != piece.shape) {
-    throw InputError(folder_.string() + ": " + piece.tensor + " has shape " + describe_shape(stored.shape) +
-                     ", in the model " + describe_shape(piece.shape));
+    throw InputError(folder_.string() + ": " + piece.tensor + " has shape " + describe_shape(stored.shape) + ", but " +
+                     describe_shape(piece.shape) + " in the model");
   }
   for (const StoredPiece& source : stored.pieces) {
     const std::optional<Box> shared = intersect(source.box, piece.box);
@@ -67,7 +67,7 @@ const SafetensorsFile& CheckpointReader::file(size_t index) try {
   const uint64_t sum = checksum(header.data(), static_cast<size_t>(header.size()));
   if (sum != stored.header) {
     throw InputError(opened.path().string() + ": its header is damaged: its checksum is " + checksum_text(sum) +
-                     ", manifest.json says " + checksum_text(stored.header));
+                     ", but manifest.json has " + checksum_text(stored.header));
   }
   return files_.emplace(index, std::move(opened)).first->second;
 } catch (const InputError& error) {
@@ -88,7 +88,7 @@ const SafetensorsFile& CheckpointReader::file_of(const std::string& tensor, cons
   if (!source->contains(name)) fail("is missing, although manifest.json lists it");
   const TensorEntry& entry = source->entry(name);
   if (entry.dtype != manifest_.tensors.at(tensor).dtype || entry.shape != piece.box.size)
-    fail("has another dtype or shape than manifest.json says");
+    fail("has a dtype or shape that differs from manifest.json");
   return *source;
 }
 
@@ -98,7 +98,7 @@ void CheckpointReader::check(const std::string& tensor, const StoredPiece& piece
     return;
   }
   throw DamagedCheckpoint((folder_ / manifest_.files[piece.file].name).string() + ": " + piece_name(tensor, piece.box) +
-                          " is damaged: its checksum is " + checksum_text(found) + ", manifest.json says " +
+                          " is damaged: its checksum is " + checksum_text(found) + ", but manifest.json has " +
                           checksum_text(piece.checksum));
 }
 

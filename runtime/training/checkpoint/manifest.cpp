@@ -159,7 +159,7 @@ void add_pieces(Manifest& manifest, const TensorTable& tensors, const Fields& fi
   while (next < numbers.size()) {
     const auto index = static_cast<size_t>(numbers[next++]);
     if (index >= tensors.size())
-      throw std::invalid_argument("a piece of " + name + " is of a tensor that is not named");
+      throw std::invalid_argument("a piece of " + name + " belongs to a tensor that is not listed");
     const auto& [tensor_name, tensor] = tensors[index];
     const size_t num_dims = tensor->shape.size();
     if (numbers.size() - next < 2 * num_dims)
@@ -181,7 +181,7 @@ void add_file(Manifest& manifest, const Fields& file) {
   const std::filesystem::path name = file.text("name");
   if (!name.has_filename() || name.has_parent_path() || name == "." || name == ".." ||
       name.string().find('\0') != std::string::npos) {
-    throw std::invalid_argument("\"" + name.string() + "\" is not the name of a file beside it");
+    throw std::invalid_argument("\"" + name.string() + "\" is not the name of a file in the same folder");
   }
   manifest.files.push_back({name.string(), file.checksum("header")});
 }
@@ -202,15 +202,15 @@ CheckpointHead parse_head(const Fields& fields) {
     const Fields recent = fields.map("recent_steps");
     state.recent = {recent.reals("losses"), recent.reals("grad_norms")};
     if (state.recent->losses.size() != state.recent->grad_norms.size())
-      throw std::invalid_argument("its recent steps have other numbers of losses than of gradient norms");
+      throw std::invalid_argument("its recent steps have different numbers of losses and gradient norms");
   }
   if (state.step == 0 &&
       (state.num_samples > 0 || state.num_updates > 0 || state.num_skipped > 0 || state.loss_scale || state.recent))
-    throw std::invalid_argument("it is of step 0, before which nothing can have been trained");
+    throw std::invalid_argument("it is of step 0, but has trained samples, updates, skipped steps or a loss scale");
   head.mesh = fields.text("mesh");
   head.recipe = fields.text("recipe");
   for (const auto& [program, version] : fields.map("versions").items()) {
-    if (!version.is_string()) throw std::invalid_argument("the version of " + program + " is not a text");
+    if (!version.is_string()) throw std::invalid_argument("the version of " + program + " is not a string");
     head.versions[program] = version.get<std::string>();
   }
   for (const auto& [key, file] : fields.map("data").items()) {
@@ -299,7 +299,8 @@ class LineReader {
                             "; this one reads up to " + std::to_string(kManifestFormat) +
                             ": use the version that wrote it");
     }
-    if (format_ < 1) throw std::invalid_argument("it is of format " + std::to_string(format_) + ", the first is 1");
+    if (format_ < 1)
+      throw std::invalid_argument("its format is " + std::to_string(format_) + ", but the first format is 1");
     manifest_.head = parse_head(fields);
     stage_ = Stage::Files;
     if (format_ == 1) return;

@@ -78,7 +78,7 @@ class Unpacker {
     return values;
   }
   std::string_view next(size_t size) {
-    if (size > rest_.size()) throw std::runtime_error("what another rank sent ends too soon");
+    if (size > rest_.size()) throw std::runtime_error("the data that another rank sent is too short");
     const std::string_view part = rest_.substr(0, size);
     rest_.remove_prefix(size);
     return part;

@@ -22,8 +22,8 @@ constexpr int64_t kSampledBlocks = 1024;
 TokenFile open_tokens(const SourceOptions& options, const std::string& key) {
   std::error_code unreadable;
   if (!options.source.empty() && !std::filesystem::exists(options.tokens, unreadable)) {
-    throw InputError(key + ".tokens", "there is no " + options.tokens.string() +
-                                          "; the recipe says that it comes from: " + options.source);
+    throw InputError(key + ".tokens", options.tokens.string() +
+                                          " does not exist; according to the recipe it comes from: " + options.source);
   }
   try {
     return TokenFile(options.tokens, options.dtype);
@@ -147,14 +147,13 @@ int64_t Dataset::first_token(int64_t g) const {
 void Dataset::refuse_id(int64_t token, int64_t id) const {
   const std::optional<std::string> looks_like = other_dtype(tokens_);
   const std::string no_tokens = describe_no_tokens(tokens_.path(), tokens_.dtype());
-  throw InputError(
-      tokens_.path().string() + ": token " + std::to_string(token) + " has id " + std::to_string(id) +
-      (id < 0 ? ", which is negative and no token" : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
-      (no_tokens.empty() ? ": the file was made for another model, or " + Key{"data.dtype"} + " is wrong" +
-                               (looks_like ? ": its ids look like those of " +
-                                                 (*looks_like == "int64" ? advice_on_int64() : *looks_like)
-                                           : "")
-                         : Wording(no_tokens)));
+  throw InputError(tokens_.path().string() + ": token " + std::to_string(token) + " has id " + std::to_string(id) +
+                   (id < 0 ? ", which is negative" : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
+                   (no_tokens.empty() ? ": the file was made for another model, or " + Key{"data.dtype"} + " is wrong" +
+                                            (looks_like ? ": its ids look like those of " +
+                                                              (*looks_like == "int64" ? advice_on_int64() : *looks_like)
+                                                        : "")
+                                      : Wording(no_tokens)));
 }
 
 void Dataset::check_vocabulary() const {

@@ -22,17 +22,17 @@ constexpr int64_t kLookedAt = int64_t{1} << 16;
 constexpr size_t kLeastText = 64;  // bytes of text that ids are not by chance
 constexpr size_t kCertainText = size_t{4} << 10;
 
-constexpr const char* kPrepareText = "make tokens of it with meshtrain data prepare --text ";
+constexpr const char* kPrepareText = "make tokens from it with meshtrain data prepare --text ";
 
 /// Returns what to do with content that is not token ids.
 std::string advice_on(Content content, const std::string& file) {
   switch (content) {
     case Content::Html:
     case Content::ServerError:
-      return "download the file again, in place of " + file;
+      return "download the file again, instead of " + file;
     case Content::Gzip:
     case Content::Zstd:
-      return "if it holds text, make tokens of it with meshtrain data prepare --text or --chat, else decompress it "
+      return "if it holds text, make tokens from it with meshtrain data prepare --text or --chat, else decompress it "
              "first: " +
              file;
     case Content::Bzip2:
@@ -41,11 +41,11 @@ std::string advice_on(Content content, const std::string& file) {
     case Content::Parquet:
       return kPrepareText + file;
     case Content::Numpy:
-      return "write the ids alone, by NumPy's tofile(), instead of " + file;
+      return "write only the ids, with NumPy's tofile(), instead of " + file;
     case Content::MegatronIndex:
-      return "name the NAME.bin beside it instead of " + file;
+      return "give the NAME.bin next to it instead of " + file;
     default:
-      return "name a file of token ids, as meshtrain data prepare makes it, instead of " + file;
+      return "give a file of token ids, as meshtrain data prepare writes it, instead of " + file;
   }
 }
 
@@ -89,12 +89,12 @@ std::optional<FileKind> kind_of_json(std::string_view text, const std::string& f
   text.remove_prefix(begin);
   const json line = first_json_line(text);
   if (text[0] == '{' && text.find("\"added_tokens\"") != std::string_view::npos) {
-    return FileKind{"the JSON of a tokenizer", "name it as data.tokenizer, and a file of token ids instead of " + file,
-                    true};
+    return FileKind{"the JSON of a tokenizer",
+                    "use it as data.tokenizer, and give a file of token ids instead of " + file, true};
   }
   if (line.is_object() || are_messages(line)) {
     const char* const option = are_messages(line) || is_conversation(line) ? "--chat " : "--text ";
-    return FileKind{"JSON Lines text", std::string("make tokens of it with meshtrain data prepare ") + option + file,
+    return FileKind{"JSON Lines text", std::string("make tokens from it with meshtrain data prepare ") + option + file,
                     true};
   }
   // A value that goes on in the next lines, or one that is longer than what was looked at.

@@ -41,13 +41,13 @@ Wording mask_warning(const SourceOptions& source, const std::string& key) {
   const fs::path mask = mask_beside(source.tokens);
   if (mask.empty()) return "";
   return Key{key + ".loss_mask"} + ": every label of " + source.tokens.string() + " counts, but " + mask.string() +
-         " says which do: set " + Setting{key + ".loss_mask", mask.string()};
+         " is a loss mask for it: set " + Setting{key + ".loss_mask", mask.string()};
 }
 
 Wording documents_warning(const SourceOptions& source, const std::string& key) {
   if (source.documents == kDocumentsOfIndex || !are_packed(source) || has_one_each(source.tokens)) return "";
   return Key{key + ".documents"} + ": " + source.tokens.string() +
-         " holds several samples in a sequence, and attention does not stay inside each, whose bounds are in " +
+         " holds several samples in a sequence, and attention crosses their bounds, which are in " +
          MegatronIndex::path_of(source.tokens).string() + ": set " + Setting{key + ".documents", "index"};
 }
 

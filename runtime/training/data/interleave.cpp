@@ -17,7 +17,8 @@ Interleave::Interleave(const std::vector<double>& weights) : sums_{0} {
   double total = 0;
   for (const double weight : weights) total += weight / largest;
   for (const double weight : weights) {
-    if (!(weight > 0)) throw std::invalid_argument("a source of weight " + std::to_string(weight));
+    if (!(weight > 0))
+      throw std::invalid_argument("the weight of a source must be above 0, not " + std::to_string(weight));
     sums_.push_back(sums_.back() + std::max<int64_t>(1, std::llround(weight / largest / total * kScale)));
   }
 }

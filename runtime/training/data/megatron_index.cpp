@@ -60,8 +60,8 @@ std::filesystem::path existing_index(const std::filesystem::path& tokens) {
   std::error_code ignored;
   if (std::filesystem::symlink_status(index, ignored).type() == std::filesystem::file_type::not_found) {
     throw InputError("cannot read " + index.string() +
-                     ": No such file or directory; a data prepare that was ended while it replaced the tokens leaves "
-                     "none: prepare the tokens again, or put their index there");
+                     ": No such file or directory; it is missing if data prepare was interrupted while it replaced the "
+                     "tokens: prepare the tokens again, or put their index there");
   }
   return index;
 }
@@ -86,22 +86,22 @@ bool MegatronIndex::is_beside(const std::filesystem::path& tokens) {
 
 std::filesystem::path MegatronIndex::path_of(const std::filesystem::path& tokens) {
   if (tokens.extension() == ".bin") return std::filesystem::path(tokens).replace_extension(".idx");
-  throw InputError(tokens.string() + ": dtype megatron needs the path of a file NAME.bin, beside which is NAME.idx");
+  throw InputError(tokens.string() + ": dtype megatron needs the path of a file NAME.bin with NAME.idx next to it");
 }
 
 void MegatronIndex::read_header() {
   const FileBytes header = file_.read(0, std::min(file_.size(), kHeaderBytes));
   const std::byte* const data = header.data();
   if (header.size() < kHeaderBytes || std::memcmp(data, kMagic.data(), kMagic.size()) != 0) {
-    fail("it does not begin as an index of Megatron does (MMIDIDX)");
+    fail("it does not begin as a Megatron index does (MMIDIDX)");
   }
   const auto version = number_at<uint64_t>(data + 9);
-  if (version != 1) fail("it is of version " + std::to_string(version) + ", version 1 can be read");
+  if (version != 1) fail("its version is " + std::to_string(version) + ", but only version 1 can be read");
   const auto code = number_at<uint8_t>(data + 17);
   const auto* const known = std::ranges::find(kCodes, code, &Code::code);
   if (known == std::end(kCodes)) {
     fail("its dtype has code " + std::to_string(code) +
-         ", whole numbers are 1 (uint8), 2 (int8), 3 (int16), 4 (int32), 5 (int64) and 8 (uint16)");
+         ", but must be one of 1 (uint8), 2 (int8), 3 (int16), 4 (int32), 5 (int64) and 8 (uint16)");
   }
   dtype_ = known->dtype;
   width_ = known->width;

@@ -34,7 +34,8 @@ PackedWriter::PackedWriter(const fs::path& path, const std::string& dtype, int64
       tokens_(path, PageCache::Dropped),
       mask_(mask_of(path), PageCache::Dropped),
       index_(index_path_) {
-  if (dtype != "uint16" && dtype != "int32") throw std::invalid_argument("packed tokens of dtype " + dtype);
+  if (dtype != "uint16" && dtype != "int32")
+    throw std::invalid_argument("packed tokens must have dtype uint16 or int32, not " + dtype);
 }
 
 void PackedWriter::add(const std::vector<int64_t>& ids, const std::vector<uint8_t>& counted) {

@@ -56,8 +56,8 @@ int64_t token_width(const std::string& dtype) {
 void check_token(const std::string& option, int64_t id, const std::string& dtype) {
   const int64_t largest = (int64_t{1} << (8 * token_width(dtype))) - 1;
   if (id >= 0 && id <= largest) return;
-  throw InputError(option + ": " + std::to_string(id) + " cannot stand in a file of " + dtype +
-                   ", whose ids are 0 to " + std::to_string(largest) + ": name one of these, or use a wider --dtype");
+  throw InputError(option + ": " + std::to_string(id) + " does not fit into a file of " + dtype +
+                   ", whose ids are 0 to " + std::to_string(largest) + ": give one of these, or use a wider --dtype");
 }
 
 TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype) : file_(path), dtype_(dtype) {
@@ -75,12 +75,13 @@ TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype
   if (MegatronIndex::is_beside(path)) {
     throw InputError(
         path.string() + ": " + MegatronIndex::path_of(path).filename().string() +
-        " beside it is an index of Megatron: use dtype megatron, or move the index away to read the file as " + dtype);
+        " next to it is a Megatron index: use dtype megatron, or move the index away to read the file as " + dtype);
   }
   if (file_.size() % width_ != 0) {
     const std::string no_tokens = describe_no_tokens(path, dtype);
     throw InputError(path.string() + ": " + std::to_string(file_.size()) + " bytes are not a whole number of " + dtype +
-                     " tokens" + (no_tokens.empty() ? ": the file was cut short, or its dtype is another" : no_tokens));
+                     " tokens" +
+                     (no_tokens.empty() ? ": the file was cut short, or has a different dtype" : no_tokens));
   }
 }
 

@@ -25,7 +25,7 @@ bool is_taken(const fs::path& file) {
   return fs::symlink_status(file, error).type() != fs::file_type::not_found;
 }
 
-constexpr const char* kAdvice = ": data prepare did not write it so; prepare the tokens again, or remove the file";
+constexpr const char* kAdvice = ": data prepare does not write this; prepare the tokens again, or remove the file";
 
 /// Returns the object in NAME.json; std::nullopt when there is none. Throws InputError for what cannot be parsed: a
 /// sidecar that was cut short is no sign that there is none.
@@ -51,7 +51,7 @@ class SidecarFields {
 
   int64_t number(const char* key) const {
     const json& value = at(key);
-    if (!value.is_number_integer() || value < 0) fail(key, "is not a number from 0 on");
+    if (!value.is_number_integer() || value < 0) fail(key, "is not a whole number of at least 0");
     return value.get<int64_t>();
   }
   std::optional<int64_t> number_or_null(const char* key) const {
@@ -63,7 +63,7 @@ class SidecarFields {
   std::string text_or_empty(const char* key) const { return object_.contains(key) ? text(key) : ""; }
   std::string text(const char* key) const {
     const json& value = at(key);
-    if (!value.is_string()) fail(key, "is not a text");
+    if (!value.is_string()) fail(key, "is not a string");
     return value.get<std::string>();
   }
   [[noreturn]] void fail(const std::string& key, const std::string& what) const {
@@ -127,11 +127,11 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
   if (!object->contains("format")) reader.fail("format", "is missing");
   if (!is_sidecar(*object)) return std::nullopt;
   if (object->contains(kReplacing)) {
-    throw InputError(file.string() + ": data prepare was ended while it replaced " + tokens.string() +
+    throw InputError(file.string() + ": data prepare was interrupted while it replaced " + tokens.string() +
                      ": prepare the tokens again");
   }
   if (const int64_t version = reader.number("version"); version != kVersion) {
-    reader.fail("version", "is " + std::to_string(version) + ", and 1 is the one that is known here");
+    reader.fail("version", "is " + std::to_string(version) + ", but only version 1 is supported");
   }
   const std::string layout = reader.text("layout");
   const TokenSidecar sidecar{
@@ -150,7 +150,7 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
       .samples = reader.number_or_missing("samples")};
   const bool is_known = sidecar.dtype == "uint8" || sidecar.dtype == "uint16" || sidecar.dtype == "uint32";
   if (!is_known && (sidecar.index.empty() || sidecar.dtype != "int32")) {
-    reader.fail("dtype", "is none of uint8, uint16, uint32");
+    reader.fail("dtype", "is not one of uint8, uint16, uint32");
   }
   if (layout != name(sidecar.layout)) {
     reader.fail("layout", "is neither records nor stream");

@@ -103,7 +103,7 @@ void check_weights(const SafetensorsFolder& weights, const ModelShape& shape) {
   }
   for (const std::string& name : weights.names()) {
     if (!name.ends_with("_proj_blocks")) continue;
-    throw InputError(folder + ": tensor " + name + " has the name of MXFP4's: " + kMxfp4Advice);
+    throw InputError(folder + ": tensor " + name + " belongs to MXFP4 weights: " + kMxfp4Advice);
   }
   for (const TensorEntry& needed : folder_tensors(shape, declared_tensors(shape, at::kFloat))) {
     const TensorEntry& entry = weights.entry(needed.name);

@@ -42,7 +42,7 @@ at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::T
   const int64_t past = here.length, count = k.size(2);
   if (past + count > capacity()) {
     throw std::logic_error("key-value cache: " + std::to_string(past) + " and " + std::to_string(count) +
-                           " more positions, room for " + std::to_string(capacity()));
+                           " more positions, but its capacity is " + std::to_string(capacity()));
   }
   here.keys.narrow(2, past, count).copy_(k);
   here.values.narrow(2, past, count).copy_(v);

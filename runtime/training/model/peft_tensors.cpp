@@ -174,7 +174,7 @@ void PeftWeights::check_base(const Parameter& parameter) const {
     };
     if (at::equal(rounded(own), rounded(copy))) continue;
     throw InputError(file_.path().string() + ": " + name + " differs from " + parameter.name +
-                     " of the base: the adapter was trained with another base; give that one");
+                     " of the base: the adapter was trained with a different base: give that base");
   }
 }
 

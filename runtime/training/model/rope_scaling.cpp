@@ -87,7 +87,7 @@ std::optional<RopeMistake> longrope_mistake(const ModelShape& shape, const RopeS
   for (const auto& [key, divisors] :
        {std::pair("short_factor", &scaling.short_factor), std::pair("long_factor", &scaling.long_factor)}) {
     if (divisors->size() != wanted) {
-      return RopeMistake{key, fmt::format("has {}: it must have {}, one for each pair of features that turns",
+      return RopeMistake{key, fmt::format("has {}: it must have {}, one for each pair of rotated features",
                                           counted(divisors->size(), "number"), wanted)};
     }
   }
@@ -116,10 +116,10 @@ std::optional<RopeMistake> yarn_mistake(const ModelShape& shape, const RopeScali
   }
   if (scaling.mscale.has_value() != scaling.mscale_all_dim.has_value()) {
     const std::string given = scaling.mscale ? "mscale" : "mscale_all_dim";
-    return RopeMistake{given, "has no effect alone: give both of mscale and mscale_all_dim, or none"};
+    return RopeMistake{given, "has no effect alone: give both mscale and mscale_all_dim, or neither"};
   }
   if (scaling.mscale && scaling.attention_factor) {
-    return RopeMistake{"mscale", "has no effect beside attention_factor: give one of them"};
+    return RopeMistake{"mscale", "has no effect together with attention_factor: give one of them"};
   }
   return std::nullopt;
 }

@@ -25,11 +25,11 @@ std::string describe_value(const at::Tensor& value) {
 }
 
 [[noreturn]] void refuse_head(const SafetensorsFolder& weights, const std::string& difference) {
-  throw InputError(weights.path().string() + ": config.json has tie_word_embeddings: true, but " + kHead + " is not " +
-                   kEmbedding + ": " + difference +
-                   ". Set tie_word_embeddings to false there for a model with both, as which transformers reads the "
-                   "folder, or remove " +
-                   kHead + " from its files for one that uses the embedding as its head");
+  throw InputError(
+      weights.path().string() + ": config.json has tie_word_embeddings: true, but " + kHead + " is not " + kEmbedding +
+      ": " + difference +
+      ". Set tie_word_embeddings to false there for a model with both (as transformers reads the folder), or remove " +
+      kHead + " from its files for a model that uses the embedding as its head");
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ std::vector<std::string> weight_warnings(const SafetensorsFolder& weights, const
   const std::string rest = " not part of the model that its config.json describes, and not used: ";
   warn(unused, " is" + rest, " are" + rest);
   const std::string repeated =
-      " in two files, and read from the one that the index lists, where others take the last: ";
+      " in two files, and read from the file that the index lists (other programs take the last): ";
   warn(weights.repeated(), " is" + repeated, " are" + repeated);
   return warnings;
 }

@@ -34,7 +34,7 @@ void Optimizer::updated_before(const FlatBuffer* next) {
                                    : std::find_if(begin, trained_.end(),
                                                   [&](const TrainedBuffer& each) { return each.buffer == next; });
   if (next != nullptr && end == trained_.end()) {
-    throw std::logic_error("an optimizer updates buffers in another order than that of trainable_buffers()");
+    throw std::logic_error("an optimizer must update buffers in the order of trainable_buffers()");
   }
   for (const auto last = static_cast<size_t>(end - trained_.begin()); num_updated_ < last; ++num_updated_) {
     const TrainedBuffer& updated = trained_[num_updated_];
@@ -117,7 +117,7 @@ const RegistryEntry& find(const std::string& name) {
     if (each.name == name) return each;
     names += (names.empty() ? "" : ", ") + each.name;
   }
-  throw InputError("optimizer.name", "there is no \"" + name + "\"; use one of " + names);
+  throw InputError("optimizer.name", "\"" + name + "\" is not known: use one of " + names);
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
     fail(path, "cut short: " + std::to_string(file_.size()) + " bytes are too few for a safetensors file");
   }
   if (length > rest || length > kMostHeaderBytes) {
-    fail(path, "cut short or no safetensors file: its header should take " + std::to_string(length) + " bytes, " +
+    fail(path, "cut short, or not a safetensors file: its header should take " + std::to_string(length) + " bytes, " +
                    std::to_string(rest) + " follow");
   }
   parse(static_cast<int64_t>(length));
@@ -294,7 +294,8 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
     if (!file.is_string()) fail(index, name, "has no file name");
     const std::filesystem::path file_name = file.get<std::string>();
     if (!file_name.has_filename() || file_name.has_parent_path() || file_name == "." || file_name == "..") {
-      fail(index, name, "is listed in \"" + file_name.string() + "\", which is not the name of a file beside it");
+      fail(index, name,
+           "is listed in \"" + file_name.string() + "\", which is not the name of a file in the same folder");
     }
     const auto [known, first] = opened.try_emplace(file_name.string(), files_.size());
     if (first && !has_entry(folder_ / file_name)) {
@@ -304,7 +305,7 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
     if (first) files_.emplace_back(folder_ / file_name);
     if (const SafetensorsFile& listed = files_[known->second]; !listed.contains(name)) {
       fail(listed.path(), "has no tensor \"" + name + "\", though " + index.filename().string() +
-                              " lists it there: the files are not of one model: download the folder again");
+                              " lists it there: the files belong to different models: download the folder again");
     }
     locations_[name] = {known->second, name};
   }

@@ -52,12 +52,12 @@ std::string describe_kind(const fs::path& folder) {
            ".save_pretrained('" + made + "')\"";
   };
   if (names.has("adapter_config.json") || names.has("adapter_model.*")) {
-    return "it is an adapter of PEFT: name the folder of its model, and this one beside it, in a recipe as "
+    return "it is a PEFT adapter: give the folder of its model, and this one in addition, in a recipe as "
            "adapter.from: " +
            path + ", for generate and evaluate as --adapter " + path;
   }
   if (names.has("manifest.json") || Names(folder / "checkpoints").has("step-*")) {
-    return "it belongs to a run of meshtrain: meshtrain checkpoint export " + path + " FOLDER makes one";
+    return "it belongs to a meshtrain run: meshtrain checkpoint export " + path + " FOLDER makes one";
   }
   if (names.has("latest_checkpointed_iteration.txt") || names.has("mp_rank_*") || names.has("common.pt")) {
     return "it is a checkpoint of Megatron-LM: convert it with Megatron Bridge (AutoBridge.export_ckpt)";
@@ -75,15 +75,15 @@ std::string describe_kind(const fs::path& folder) {
     return "it belongs to the cache of the Hugging Face hub: name " + (folder / "snapshots" / newest).string();
   }
   if (names.has("checkpoint-*")) {
-    return "it has the checkpoints of a run: name one, as " + (folder / names.last("checkpoint-*")).string();
+    return "it has the checkpoints of a run: give one, such as " + (folder / names.last("checkpoint-*")).string();
   }
   if (names.has("pytorch_model*.bin*")) {
-    return "it has pickles of PyTorch, " + names.last("pytorch_model*.bin*") + ": " +
+    return "it has PyTorch pickles, " + names.last("pytorch_model*.bin*") + ": " +
            python("transformers", "AutoModelForCausalLM", ", torch_dtype='auto')", path + "-safetensors") +
            " writes safetensors: name that folder, and put the tokenizer's files there";
   }
   if (names.has("params.json") || names.has("consolidated.*")) {
-    return "it has the files of the model's own publisher: take its folder for transformers, with config.json and "
+    return "it has the model in its publisher's own format: take the folder for transformers, with config.json and "
            "model.safetensors";
   }
   if (names.has("*.gguf")) {
@@ -96,7 +96,7 @@ std::string describe_kind(const fs::path& folder) {
   if (names.has("model-*-of-*.safetensors")) return "the index of its files is missing: finish the download";
   const fs::path hub = unfinished_hub_download(folder);
   const std::string open = hub.empty() ? names.unfinished() : hub.lexically_relative(folder).string();
-  return open.empty() ? "" : "its download has not ended, as " + open + " shows: run it again";
+  return open.empty() ? "" : "its download is not complete, as " + open + " shows: run it again";
 }
 
 /// `advice`: what to do when the folder is not of a known kind.
@@ -120,8 +120,8 @@ std::string describe_no_model(const fs::path& path, const std::string& advice) {
   if (!fs::exists(path, ignored)) {
     const std::string dangling = describe_dangling(path);
     if (!dangling.empty()) return "cannot read " + path.string() + ": " + dangling;
-    return "there is no folder " + path.string() + ": nothing is downloaded here, hf download " + hub_name(path) +
-           " --local-dir " + shell_word(path.string()) + " fetches a model of the Hugging Face hub";
+    return "there is no folder " + path.string() + ": meshtrain does not download models, but hf download " +
+           hub_name(path) + " --local-dir " + shell_word(path.string()) + " fetches a model of the Hugging Face hub";
   }
   if (!fs::is_directory(path, ignored)) return path.string() + " is a file: name the folder of the model";
   return has_entry(path / "config.json") ? "" : with_kind("there is no config.json in " + path.string(), path, advice);

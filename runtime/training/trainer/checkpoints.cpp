@@ -164,7 +164,7 @@ void Checkpoints::complete_or_fail(const std::function<void()>& action) try {
 
 void Checkpoints::fail(const std::string& reason) {
   stage_ = Stage::Failed;
-  throw AgreedError("the checkpoint of step " + std::to_string(head_.state.step) + " is not written: " + reason);
+  throw AgreedError("the checkpoint of step " + std::to_string(head_.state.step) + " was not written: " + reason);
 }
 
 }  // namespace meshtrain

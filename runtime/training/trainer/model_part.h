@@ -44,7 +44,7 @@ class ModelPart {
 };
 
 inline at::Tensor ModelPart::make_input(const MicroBatch& /*micro_batch*/) const {
-  throw std::logic_error("this part does not say which input a stage before it sends: it has no make_input()");
+  throw std::logic_error("this part has no make_input(), which describes the input that an earlier stage sends");
 }
 
 using ModelParts = std::vector<std::shared_ptr<ModelPart>>;

@@ -18,7 +18,7 @@ StepGraph::StepGraph(std::unique_ptr<DeviceGraph> graph, Step step)
     : graph_(std::move(graph)), step_(std::move(step)) {}
 
 std::string StepGraph::hindrance(const TrainerOptions& options, at::Device device, bool can_record, bool is_offloaded) {
-  if (!device.is_cuda()) return "there is none on the CPU";
+  if (!device.is_cuda()) return "CPUs have none";
   if (!can_record) return "ranks communicate through the host";
   if (!optimizer_traits(options.optimizer.name).on_device) {
     return "the host takes part in the updates of " + options.optimizer.name;

@@ -58,7 +58,7 @@ Trainer::Trainer(ModelParts parts, ParameterIndex index, const DeviceMesh& mesh,
       continue;
     }
     throw std::invalid_argument(
-        "shards or state of some parts of the model are offloaded, those of others are not: give all parts the same "
+        "shards or state of some parts of the model are offloaded, but not those of others: give all parts the same "
         "FsdpOptions::memory and state_memory");
   }
   check_gradient_memory();
@@ -109,11 +109,11 @@ int64_t Trainer::count_tokens(const StepBatch& batch) const {
   const std::vector<int64_t> sums = sums_of({batch.num_counted, 1, own, own * own});
   if (sums[2] * sums[2] != sums[1] * sums[3]) {  // the numbers have a variance
     throw AgreedError("ranks have different numbers of micro-batches in this step, " + std::to_string(sums[2]) +
-                      " in all: give each the same number; labels of some may be such as do not count");
+                      " in all: give each the same number, if need be with labels that do not count");
   }
   const int64_t counted = sums[0];
   if (counted > 0) return counted;
-  throw AgreedError("no label of this step counts: StepBatch::num_counted is 0 on every rank; leave it out by skip()");
+  throw AgreedError("no label of this step counts: StepBatch::num_counted is 0 on every rank; call skip() instead");
 }
 
 StepResult Trainer::skip(const StepRequest& request) const {

@@ -37,11 +37,11 @@ int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>
       "srun --distribution=block)";
   if (together) {
     problem = "which are " + std::to_string(least) + " on one and " + std::to_string(most) +
-              " on another: start as many on each";
+              " on another: start the same number on each";
   }
   const std::string fitting = common > 1
                                   ? ": " + std::to_string(common) + ", the largest whose copies have one host each"
-                                  : "; some copies will then lie on several hosts";
+                                  : "; some copies will then span several hosts";
   throw InputError("parallel.fsdp", "hybrid_shard cuts over the ranks of a host, " +
                                         std::string(together ? "" : "but ") + problem +
                                         ", or set parallel.fsdp.shard_size" + fitting);

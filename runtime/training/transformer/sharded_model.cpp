@@ -20,7 +20,8 @@ bool is_block(const Layer& layer) {
 /// more trained parameters than the head's copy of the weight.
 void begin_shared(const Layer& embedding, Parameter& weight) {
   if (weight.tensor.requires_grad() && embedding.parameters.size() > 1) {
-    throw std::invalid_argument("a trained embedding whose weight the head of another stage shares has an adapter");
+    throw std::invalid_argument(
+        "the embedding is trained and has an adapter, but the head of another stage shares its weight");
   }
   weight.written_by_layer = false;  // the head writes, lookups add
 }

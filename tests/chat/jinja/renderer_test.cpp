@@ -99,7 +99,7 @@ TEST_F(JinjaRenderer, AnErrorHasTheExpressionThatFailed) {
   EXPECT_EQ(render_error("ab{{ 1 + (2 / 0) }}"), "12: a division by zero");
   EXPECT_EQ(render_error("{{ nosuch.x }}"), "9: \"nosuch\" is undefined");
   EXPECT_EQ(render_error("{% set a, b = [1] %}"), "3: 1 value is assigned to 2 names");
-  EXPECT_EQ(render_error("{{ {1: 2} }}"), "3: keys of dictionaries are texts here, and this is a whole number");
+  EXPECT_EQ(render_error("{{ {1: 2} }}"), "3: keys of dictionaries must be texts, and this is a whole number");
 }
 
 TEST_F(JinjaRenderer, StopsAtItsLimits) {

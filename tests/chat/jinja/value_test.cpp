@@ -131,7 +131,7 @@ TEST_F(JinjaValues, ArgumentsAreFoundByPositionOrName) {
   EXPECT_EQ(arguments.find(1, "a"), nullptr);
   EXPECT_EQ(value_failure([&] { arguments.needed(1, "c"); }), "the argument c is missing");
   EXPECT_EQ(value_failure([&] { arguments.check(1, {"b"}); }), "");
-  EXPECT_EQ(value_failure([&] { arguments.check(0, {"b"}); }), "1 argument is given, and at most 0 taken");
+  EXPECT_EQ(value_failure([&] { arguments.check(0, {"b"}); }), "1 argument is given, but at most 0 accepted");
   EXPECT_EQ(value_failure([&] { arguments.check(1, {"a"}); }), "there is no argument b");
 }
 

@@ -232,7 +232,7 @@ void for_elements(const NormElements& elements, With with) {
     if constexpr (!std::is_same_v<T, float>) {
       if (elements.stream == Element::Float) return with.template operator()<float, T>();
     }
-    throw std::logic_error("rms_norm: a stream in a half beside weights of another type");
+    throw std::logic_error("rms_norm: x in half precision needs weights of the same dtype");
   });
 }
 

@@ -18,13 +18,13 @@ void step(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_momen
   TORCH_CHECK(buffers.values_element != Element::Half, "adamw_: weights in fp16: use fp32 or bf16");
   check_alike("adamw_", values, {first_moment, second_moment});
   for (const at::Tensor& tensor : {values, first_moment, second_moment, gradients}) {
-    TORCH_CHECK(tensor.is_contiguous() && tensor.numel() == values.numel(), "adamw_: ", tensor.sizes(), " beside ",
-                values.sizes());
+    TORCH_CHECK(tensor.is_contiguous() && tensor.numel() == values.numel(), "adamw_: ", tensor.sizes(),
+                " does not match ", values.sizes());
   }
   TORCH_CHECK(learning_rate.scalar_type() == at::kDouble && count.scalar_type() == at::kFloat &&
                   learning_rate.device() == values.device() && count.device() == values.device() &&
                   gradients.device() == values.device(),
-              "adamw_: learning rate (fp64) and step (fp32) lie beside the weights, on ", values.device());
+              "adamw_: learning rate (fp64) and step (fp32) must be on the device of the weights, ", values.device());
   if (rounded) {
     buffers.rounded_element = element_of("adamw_", *rounded);
     TORCH_CHECK(buffers.values_element == Element::Float && buffers.rounded_element != Element::Float &&

@@ -81,20 +81,20 @@ TEST(Machine, SaysWhatOneIsWhereAFileIsNone) {
   };
   EXPECT_EQ(complaint_about(""), "an empty file" + wanted);
   EXPECT_EQ(complaint_about("# nothing\n"), "an empty file" + wanted);
-  EXPECT_EQ(complaint_about("[1]\n"), "a list is not the map of keys of a machine" + wanted);
-  EXPECT_EQ(complaint_about("model: {}\ntrain: {steps: 3}\n"), "a recipe, not a machine" + wanted);
+  EXPECT_EQ(complaint_about("[1]\n"), "a list is not a map of a machine's keys" + wanted);
+  EXPECT_EQ(complaint_about("model: {}\ntrain: {steps: 3}\n"), "this is a recipe, not a machine file" + wanted);
   EXPECT_EQ(complaint_of("H100"),
-            "--machine H100: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, "
+            "--machine H100: neither a file nor a preset; did you mean h100? Presets: a100, h100, h100-500w, h200, "
             "b200");
-  EXPECT_EQ(complaint_of("abacus"), "--machine abacus: no such file, and no preset: a100, h100, h100-500w, h200, b200");
+  EXPECT_EQ(complaint_of("abacus"), "--machine abacus: neither a file nor a preset: a100, h100, h100-500w, h200, b200");
 }
 
 TEST(Machine, MeasurementsThatScatterAreWarnedAbout) {
   EXPECT_EQ(scatter_warning({}), "");
   EXPECT_EQ(scatter_warning({0.9, 0.1, 0.05}), "");
   EXPECT_EQ(scatter_warning({0.9, 0.4, 0.05}),
-            "measurements scatter: repetitions of the same one differ by 40 % in the median of all 3: something "
-            "else uses this machine; measure again when it is idle");
+            "measurements are noisy: in the median of all 3, repetitions differ by 40 %: something else uses this "
+            "machine; measure again when it is idle");
 }
 
 TEST(Machine, SaysWhatIsWrongWithAFile) {
@@ -113,11 +113,11 @@ TEST(Machine, SaysWhatIsWrongWithAFile) {
   }
   idle.replace(idle.find("bf16: ") + 6, idle.find('\n', idle.find("bf16: ")) - idle.find("bf16: ") - 6, "0");
   const std::string no_rate = complaint_of(write_machine(folder, idle));
-  EXPECT_TRUE(has(no_rate, "product_flops: no rate of any dtype is above 0")) << no_rate;
+  EXPECT_TRUE(has(no_rate, "product_flops: at least one rate must be above 0")) << no_rate;
   const std::string absent = complaint_of("h1000");
   EXPECT_EQ(
       absent,
-      "--machine h1000: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
+      "--machine h1000: neither a file nor a preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
 }
 
 TEST(Machine, TakesMeasuredCollectivesForTheirGroupAndBytesBetween) {

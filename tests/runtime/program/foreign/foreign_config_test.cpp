@@ -267,7 +267,7 @@ TEST(ForeignLora, WordsOfAxolotlAndTrl) {
                 "zebra: 1\n");
   for (const char* line : {"  rank: 8\n", "  alpha: 16\n", "  targets: [all-linear]\n", "  layers: [0, 1]\n",
                            "  train: [\"*embed_tokens.*\", \"*lm_head.*\"]\n", "  learning_rate: 0.0001\n",
-                           "#   zebra: 1: nothing in a recipe is like it"}) {
+                           "#   zebra: 1: a recipe has no such setting"}) {
     EXPECT_TRUE(has(axolotl, line)) << line << axolotl;
   }
   const std::string trl = converted("t.yaml", "model_name_or_path: a\nuse_peft: true\nlora_target_modules: [q_proj]\n");
@@ -292,7 +292,7 @@ TEST(ForeignLora, RefusesDoraAndQuantizedBasesByName) {
     EXPECT_TRUE(has(axolotl, line)) << line << axolotl;
   }
   EXPECT_TRUE(has(converted("p.json", R"({"peft_type": "LORA", "target_modules": ".*q_proj", "use_dora": true})"),
-                  "a regular expression: give adapter.targets names"));
+                  "regular expressions are not converted: give adapter.targets names"));
 }
 
 }  // namespace

@@ -121,11 +121,10 @@ TEST_F(ChatPrompts, ThatAreAnsweredAlreadyAreRefusedOrContinued) {
   const std::string answered = R"({"messages": )" + messages({kQuestion, kAnswer}) + "}";
   const std::string open = R"({"messages": )" + messages({kQuestion}) + "}";
   const std::string error = complaint("a.jsonl", open + "\n" + answered);
-  EXPECT_EQ(error,
-            file_.string() +
-                ":2: the conversation ends with a message of the assistant, so there is nothing to answer: leave the "
-                "last message out (jq -c '.messages |= .[:-1]' does), or give --continue-final-message to have that "
-                "message continued");
+  EXPECT_EQ(error, file_.string() +
+                       ":2: the conversation ends with an assistant message, so there is nothing to answer: remove the "
+                       "last message (jq -c '.messages |= .[:-1]' does), or give --continue-final-message to have that "
+                       "message continued");
   EXPECT_EQ(texts("a.jsonl", open + "\n" + answered, {.continues_assistant = true}), (Texts{"u:q;a:", "u:q;a:a"}));
 }
 
@@ -135,7 +134,7 @@ TEST_F(ChatPrompts, StandAfterTheSystem) {
             (Texts{"s:S;u:q;a:"}));
   EXPECT_EQ(texts("a.jsonl", own + kQuestion + "]}"), (Texts{"s:own;u:q;a:"}));
   EXPECT_EQ(complaint("a.jsonl", own + kQuestion + "]}", {.system = &system}),
-            file_.string() + ":1: the conversation has a message of the system already: leave out that or --system");
+            file_.string() + ":1: the conversation already has a system message: remove it, or leave --system out");
 }
 
 TEST_F(ChatPrompts, ThatTheTemplateRefusesAreNamedByTheirLines) {

@@ -105,8 +105,8 @@ TEST_F(CarriedOverTest, EndsComeFromATokenizerWhereNoModelSaysThem) {
   EXPECT_EQ(config(carried)["eos_token_id"], 9);
   EXPECT_EQ(describe(carried), ", with the tokenizer of " + tokenizer.string());
   carried.document_end.reset();
-  const std::string unknown = "; it has no eos_token_id, as no token is known that ends a text: ";
-  EXPECT_TRUE(has(describe(carried), unknown) && has(describe(carried), " from a --tokenizer that names one"));
+  const std::string unknown = "; it has no eos_token_id, because no token is known to end a text: ";
+  EXPECT_TRUE(has(describe(carried), unknown) && has(describe(carried), " can take it from --tokenizer"));
   EXPECT_TRUE(has(describe(CarriedOver()), unknown));
   write_file(tokenizer / "generation_config.json", "{\"eos_token_id\": 3}");
   EXPECT_FALSE(has(describe(carried), unknown)) << "there it is named";
@@ -115,11 +115,11 @@ TEST_F(CarriedOverTest, EndsComeFromATokenizerWhereNoModelSaysThem) {
 TEST_F(CarriedOverTest, NothingOfAFolderThatIsGoneOrHasAnotherModel) {
   EXPECT_TRUE(carried_over({}, shape_).left_out.empty());
   CarriedOver carried = carried_over(scratch_.path() / "none", shape_);
-  EXPECT_TRUE(carried.model.empty() && has(carried.left_out, "none does not exist any more")) << carried.left_out;
+  EXPECT_TRUE(carried.model.empty() && has(carried.left_out, "none no longer exists")) << carried.left_out;
   shape_.rope_theta = 10000;
   carried = carried_over(source_, shape_);
-  EXPECT_TRUE(carried.model.empty() && has(carried.left_out, "source has another model by now")) << carried.left_out;
-  EXPECT_TRUE(has(describe(carried), "; nothing is taken over from the recipe's model.hf: "));
+  EXPECT_TRUE(carried.model.empty() && has(carried.left_out, "source now has a different model")) << carried.left_out;
+  EXPECT_TRUE(has(describe(carried), "; nothing was copied from the recipe's model.hf: "));
   write_file(source_ / "config.json", "{");
   carried = carried_over(source_, shape_);
   EXPECT_TRUE(carried.model.empty() && has(carried.left_out, "not valid JSON")) << carried.left_out;

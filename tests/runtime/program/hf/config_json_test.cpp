@@ -322,7 +322,7 @@ TEST_F(ConfigJson, RefusesOtherArithmeticByName) {
       {{{"attention_dropout", 0.1}}, "attention_dropout is 0.1"},
       {{{"activation", "gelu"}}, "activation is \"gelu\""},
       {{{"rope_interleaved", true}}, "rope_interleaved is true"},
-      {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is not 1: a llama turns whole heads"},
+      {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is not 1: a llama rotates complete heads"},
       {{{"use_mrope", true}}, "use_mrope is true"},
       {{{"quantization_config", {{"bits", 4}}}}, "quantization_config is {\"bits\":4}"},
       {{{"num_experts", 8}}, "num_experts (8) is not known"},

@@ -161,7 +161,7 @@ TEST_F(ExportTest, LinksAreFollowed) {
     std::filesystem::remove(asked);
   }
   std::filesystem::create_symlink("out", folder_);
-  EXPECT_EQ(refusal(), "cannot export to " + folder_.string() + ": its links lead in a circle");
+  EXPECT_EQ(refusal(), "cannot export to " + folder_.string() + ": its symbolic links form a circle");
 }
 
 /// Returns what `ask` prints when `folder` is a mount point of `disk`, in a separate mount namespace; nothing when no
@@ -279,7 +279,7 @@ TEST_F(ExportTest, OthersFilesAreNotRemoved) {
   const std::filesystem::path partial = scratch_.path() / "out.partial";
   write_file(partial / "thesis.tex", "of somebody");
   EXPECT_TRUE(has(refusal(), (partial / "thesis.tex").string() +
-                                 " lies where it is written first, and is not part of an export: move it away"));
+                                 " is in the temporary folder of the export but not part of one: move it away"));
   std::filesystem::remove_all(partial);
   std::filesystem::create_directory(scratch_.path() / "elsewhere");
   std::filesystem::create_symlink("elsewhere", partial);

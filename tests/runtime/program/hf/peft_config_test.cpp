@@ -60,10 +60,10 @@ TEST(PeftConfig, RefusesWhatIsNoPlainLora) {
   EXPECT_EQ(refusal("r", 4), "");
   EXPECT_EQ(refusal("peft_type", "IA3"), "peft_type is not LORA: other adapters are not supported");
   EXPECT_EQ(refusal("use_dora", true), "use_dora is true: DoRA is not supported");
-  EXPECT_EQ(refusal("bias", "all"), "bias is \"all\": biases are not trained with adapters here");
+  EXPECT_EQ(refusal("bias", "all"), "bias is \"all\": biases are not trained with adapters");
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
     EXPECT_EQ(refusal(key, {{"q_proj", 8}}),
-              std::string(key) + " is {\"q_proj\":8}: all adapters of a model have one rank and one alpha here");
+              std::string(key) + " is {\"q_proj\":8}: all adapters of a model must have the same rank and alpha");
   }
   EXPECT_EQ(refusal("init_lora_weights", "pissa").substr(0, 53),
             "init_lora_weights is \"pissa\": it changes the base, wh");
@@ -97,7 +97,7 @@ TEST(PeftConfig, TakesRanksAndAlphasAsPeftMatchesThem) {
   for (const char* python : {"(?P<name>q)_proj", R"(q_proj\Z)", "(q_proj"}) {
     EXPECT_EQ(refusal("alpha_pattern", {{python, 5}}),
               "alpha_pattern " + nlohmann::json(python).dump() +
-                  " is a regular expression that is not understood here: write the modules' names");
+                  " is a regular expression that is not supported: write the modules' names");
   }
   EXPECT_EQ(refusal("alpha_pattern", {{"q_proj", 5}, {".*q_proj", 6}}),
             "alpha_pattern is {\".*q_proj\":6,\"q_proj\":5}: two keys match model.layers.0.self_attn.q_proj");
@@ -188,8 +188,8 @@ TEST(PeftConfig, AnotherBaseThanTheFolderNamesIsAWarning) {
   EXPECT_EQ(warning("", "/models/Llama-1B"), "");
   EXPECT_EQ(warning("org/Llama-1B", "/models/Llama-3B"),
             (scratch.path() / "adapter_config.json").string() +
-                " says that the adapters are of org/Llama-1B, but here they are on /models/Llama-3B: on other weights "
-                "they compute something else, which nothing can notice");
+                " says that the adapters belong to org/Llama-1B, but they are used with /models/Llama-3B: with other "
+                "weights the results are wrong, and no check can detect it");
 }
 
 // PEFT saves the base's weight with an adapter of the embedding or the head.

@@ -82,7 +82,7 @@ TEST(Threads, KeepToTheTimeThatAGroupMayUse) {
 
 TEST(Threads, AreAsManyAsAreAskedFor) {
   const Processors asked{.cores = 8, .mask = 1, .millicores = 2000, .quota_group = 5, .asked = 12};
-  expect(2 * asked, one_host(2), {12, 12}, "12 threads a rank: as OMP_NUM_THREADS says");
+  expect(2 * asked, one_host(2), {12, 12}, "12 threads a rank: set by OMP_NUM_THREADS");
 }
 
 TEST(Threads, AreAskedForAsOpenMpHasIt) {
@@ -119,7 +119,7 @@ TEST(Threads, AreThoseThatAreSaid) {
   const int before = at::get_num_threads();
   const std::string environment = std::getenv("OMP_NUM_THREADS") == nullptr ? "" : std::getenv("OMP_NUM_THREADS");
   ASSERT_EQ(setenv("OMP_NUM_THREADS", "5,2", 1), 0);
-  EXPECT_EQ(set_threads(Group()), "5 threads: as OMP_NUM_THREADS says");
+  EXPECT_EQ(set_threads(Group()), "5 threads: set by OMP_NUM_THREADS");
   EXPECT_EQ(at::get_num_threads(), 5) << "more than this machine has, where it has fewer cores";
   ASSERT_EQ(setenv("OMP_NUM_THREADS", "", 1), 0);
   EXPECT_EQ(set_threads(Group()).find("OMP_NUM_THREADS"), std::string::npos) << "empty is unset";

@@ -53,7 +53,7 @@ TEST(BalancingRecipe, RefusesWhatHasNoMeaning) {
     return "";
   };
   EXPECT_TRUE(has(refusal("train.experts.balance=sequence"), "train.experts.coefficient: must be given"));
-  EXPECT_TRUE(has(refusal("train.experts.coefficient=0.1"), "needs a loss beside it"));
+  EXPECT_TRUE(has(refusal("train.experts.coefficient=0.1"), "needs train.experts.balance: sequence"));
   EXPECT_TRUE(has(refusal("train.experts={balance: global_aux_loss, coefficient: 0.1}"),
                   "running mean over the micro-batches"));
 }

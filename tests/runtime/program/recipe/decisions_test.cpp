@@ -152,7 +152,7 @@ sequence_parallel: "on"
 context:
   algorithm: all_gather
   layout: zigzag
-  reason: "nothing travels with cp=1"
+  reason: "cp=1 exchanges nothing"
 activation_checkpointing:
   mode: full
   every: 2

@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BadLine{"train: {steps: 3}\n", ":16:1: train: appears twice, first in line 10: remove one"},
                       BadLine{"schedule: {name: wsd, name: wsd}\n",
                               ":16:23: schedule.name: appears twice, first in line 16: remove one"},
-                      BadLine{"? [a]\n: 3\n", ":16:3: a key is a word, not a list"},
+                      BadLine{"? [a]\n: 3\n", ":16:3: a key must be a word, not a list"},
                       BadLine{"\"a\\nb\": 3\n", ":16:1: \"a\\x0ab\" is not a key"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -47,16 +47,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"parallel: 3\n", ":16:11: parallel: \"3\" is not a map of keys"},
         BadLine{"schedule: {warmup_steps: many}\n", ":16:26: schedule.warmup_steps: \"many\" is not a whole number"},
         BadLine{"schedule: {warmup_steps: 1.5}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
-        BadLine{
-            "schedule: {warmup_steps: \"1\"}\n",
-            ":16:26: schedule.warmup_steps: \"1\" is not a whole number, as the quotes make it a text: leave them out"},
+        BadLine{"schedule: {warmup_steps: \"1\"}\n",
+                ":16:26: schedule.warmup_steps: \"1\" is not a whole number, because the quotes make it a string: "
+                "remove them"},
         BadLine{"schedule: {warmup_steps: \"1.5\"}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
-        BadLine{"schedule: {min_ratio: '1e-3'}\n",
-                ":16:23: schedule.min_ratio: \"1e-3\" is not a number, as the quotes make it a text: leave them out"},
         BadLine{
-            "parallel: {mesh: {dp: \"2\"}}\n",
-            ":16:23: parallel.mesh.dp: \"2\" is not a whole number nor auto, as the quotes make it a text: leave them "
-            "out"},
+            "schedule: {min_ratio: '1e-3'}\n",
+            ":16:23: schedule.min_ratio: \"1e-3\" is not a number, because the quotes make it a string: remove them"},
+        BadLine{"parallel: {mesh: {dp: \"2\"}}\n",
+                ":16:23: parallel.mesh.dp: \"2\" is not a whole number nor auto, because the quotes make it a string: "
+                "remove them"},
         BadLine{"schedule: {warmup_steps: 99999999999999999999}\n",
                 ":16:26: schedule.warmup_steps: 99999999999999999999 is impossible: it must be at most "
                 "9223372036854775807"},
@@ -86,25 +86,23 @@ INSTANTIATE_TEST_SUITE_P(
                 ":16:25: parallel.fsdp.mode: \"zero3\" is not one of auto, no_shard, shard_optimizer, shard_grad_op, "
                 "full_shard, hybrid_shard; here it is full_shard"},
         BadLine{"name: a/b\n", ":16:7: name: a/b cannot be the name of a folder"},
-        BadLine{"device: !gpu cpu\n", ":16:9: the tag \"!gpu\" means nothing here: remove it"}));
+        BadLine{"device: !gpu cpu\n", ":16:9: the tag \"!gpu\" is not supported: remove it"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Data, RecipeLine,
-    ::testing::Values(BadLine{"evaluate: {every: 3}\n", ":16:11: evaluate.tokens: must be given"},
-                      BadLine{"evaluate: {every: 3, tokns: a}\n",
-                              ":16:22: evaluate.tokns: unknown key; did you mean \"tokens\"?"},
-                      BadLine{"evaluate: {samples: 3}\n",
-                              ":16:21: evaluate.samples: needs evaluate.tokens beside it, the file to evaluate on"},
-                      BadLine{"evaluate: {dtype: uint8}\n",
-                              ":16:19: evaluate.dtype: needs evaluate.tokens beside it, the file to evaluate on"},
-                      BadLine{"evaluate: {tokens: a, samples: 0}\n",
-                              ":16:32: evaluate.samples: 0 is impossible: it must be at least 1"},
-                      BadLine{"evaluate: {tokens: a, documents: ends}\n",
-                              ":16:34: evaluate.documents: \"ends\" is not a whole number nor index"},
-                      BadLine{"evaluate: {tokens: a, documents: -1}\n",
-                              ":16:34: evaluate.documents: -1 is impossible: it must be at least 0"},
-                      BadLine{"evaluate: {tokens: a, weight: 2}\n",
-                              ":16:23: evaluate.weight: unknown key; did you mean \"data.mixture.weight\"?"}));
+    ::testing::Values(
+        BadLine{"evaluate: {every: 3}\n", ":16:11: evaluate.tokens: must be given"},
+        BadLine{"evaluate: {every: 3, tokns: a}\n", ":16:22: evaluate.tokns: unknown key; did you mean \"tokens\"?"},
+        BadLine{"evaluate: {samples: 3}\n", ":16:21: evaluate.samples: needs evaluate.tokens, the file to evaluate on"},
+        BadLine{"evaluate: {dtype: uint8}\n", ":16:19: evaluate.dtype: needs evaluate.tokens, the file to evaluate on"},
+        BadLine{"evaluate: {tokens: a, samples: 0}\n",
+                ":16:32: evaluate.samples: 0 is impossible: it must be at least 1"},
+        BadLine{"evaluate: {tokens: a, documents: ends}\n",
+                ":16:34: evaluate.documents: \"ends\" is not a whole number nor index"},
+        BadLine{"evaluate: {tokens: a, documents: -1}\n",
+                ":16:34: evaluate.documents: -1 is impossible: it must be at least 0"},
+        BadLine{"evaluate: {tokens: a, weight: 2}\n",
+                ":16:23: evaluate.weight: unknown key; did you mean \"data.mixture.weight\"?"}));
 
 struct BadMixture {
   std::string text;  // replaces data.tokens, line 9
@@ -124,31 +122,32 @@ TEST_P(RecipeMixture, IsRefusedWithItsLocation) {
 
 INSTANTIATE_TEST_SUITE_P(
     Mixtures, RecipeMixture,
-    ::testing::Values(
-        BadMixture{"  mixture: [{tokens: a}]\n", ":9:13: data.mixture[0].weight: must be given"},
-        BadMixture{"  mixture: [{weight: 1}]\n", ":9:13: data.mixture[0].tokens: must be given"},
-        BadMixture{"  mixture:\n    - {tokens: a, weight: 1}\n    - {tokns: b, weight: 1}\n",
-                   ":11:8: data.mixture[1].tokns: unknown key; did you mean \"tokens\"?"},
-        BadMixture{"  tokns: a\n", ":9:3: data.tokns: unknown key; did you mean \"tokens\"?"},
-        BadMixture{"  mixture: [{tokens: a, weight: 0}]\n",
-                   ":9:33: data.mixture[0].weight: 0 is impossible: it must be above 0"},
-        BadMixture{"  mixture: [{tokens: a, weight: 1, wieght: 2}]\n",
-                   ":9:36: data.mixture[0].wieght: unknown key; did you mean \"weight\"?"},
-        BadMixture{"  mixture: []\n",
-                   ":9:12: data.mixture: is an empty list: name its files, or one file alone as data.tokens"},
-        BadMixture{"  mixture: 3\n", ":9:12: data.mixture: \"3\" is not a list"},
-        BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  tokens: b\n",
-                   ":10:11: data.tokens: belongs to one file: name it in the entries of data.mixture, or leave that "
-                   "out"},
-        BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  loss_mask: b\n",
-                   ":10:14: data.loss_mask: belongs to one file: name it in the entries of data.mixture, or leave that "
-                   "out"}));
+    ::testing::Values(BadMixture{"  mixture: [{tokens: a}]\n", ":9:13: data.mixture[0].weight: must be given"},
+                      BadMixture{"  mixture: [{weight: 1}]\n", ":9:13: data.mixture[0].tokens: must be given"},
+                      BadMixture{"  mixture:\n    - {tokens: a, weight: 1}\n    - {tokns: b, weight: 1}\n",
+                                 ":11:8: data.mixture[1].tokns: unknown key; did you mean \"tokens\"?"},
+                      BadMixture{"  tokns: a\n", ":9:3: data.tokns: unknown key; did you mean \"tokens\"?"},
+                      BadMixture{"  mixture: [{tokens: a, weight: 0}]\n",
+                                 ":9:33: data.mixture[0].weight: 0 is impossible: it must be above 0"},
+                      BadMixture{"  mixture: [{tokens: a, weight: 1, wieght: 2}]\n",
+                                 ":9:36: data.mixture[0].wieght: unknown key; did you mean \"weight\"?"},
+                      BadMixture{
+                          "  mixture: []\n",
+                          ":9:12: data.mixture: is an empty list: name its files, or one file alone as data.tokens"},
+                      BadMixture{"  mixture: 3\n", ":9:12: data.mixture: \"3\" is not a list"},
+                      BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  tokens: b\n",
+                                 ":10:11: data.tokens: describes one file: set it in the entries of data.mixture, or "
+                                 "leave data.mixture out"},
+                      BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  loss_mask: b\n",
+                                 ":10:14: data.loss_mask: describes one file: set it in the entries of data.mixture, "
+                                 "or leave data.mixture out"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Texts, RecipeLine,
     ::testing::Values(BadLine{"device: [cpu\n", ":17:1: not valid YAML: end of sequence flow not found"},
-                      BadLine{"device: cpu\n---\na: 1\n", ":17:1: a second document begins here: a recipe is one"},
-                      BadLine{"device: &a [*a]\n", ":16:13: an alias inside of what it stands for"},
+                      BadLine{"device: cpu\n---\na: 1\n",
+                              ":17:1: a second document begins here: a recipe must be one document"},
+                      BadLine{"device: &a [*a]\n", ":16:13: an alias inside the value that it stands for"},
                       BadLine{std::string("device: c\0pu\n", 13), ": not a text file"}));
 
 struct BadSetting {
@@ -189,20 +188,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"=3"}, "--set \"=3\": give KEY=VALUE, as in --set train.steps=20"},
         BadSetting{{"train..steps=3"}, "--set \"train..steps=3\": give KEY=VALUE, as in --set train.steps=20"},
         BadSetting{{"extends=x.yaml"}, "--set extends=x.yaml: only a file extends another one"},
-        BadSetting{{"data.tokens=\"\""}, "--set data.tokens=\"\": an empty path; null stands for none"},
-        BadSetting{{"data.tokens=\"a\\0b\""},
-                   "--set data.tokens=\"a\\0b\": \"a\\x00b\" has characters that do not print"},
+        BadSetting{{"data.tokens=\"\""}, "--set data.tokens=\"\": is an empty path: write null for none"},
+        BadSetting{{"data.tokens=\"a\\0b\""}, "--set data.tokens=\"a\\0b\": \"a\\x00b\" has control characters"},
         BadSetting{{"data.shuffle=yes"}, "--set data.shuffle=yes: \"yes\" is neither true nor false"},
-        BadSetting{
-            {"data.shuffle=\"true\""},
-            "--set data.shuffle=\"true\": \"true\" is neither true nor false, as the quotes make it a text: leave "
-            "them out"},
+        BadSetting{{"data.shuffle=\"true\""},
+                   "--set data.shuffle=\"true\": \"true\" is neither true nor false, because the quotes make it a "
+                   "string: remove them"},
         BadSetting{{"optimizer.betas=\"[0.9, 0.95]\""},
-                   "--set optimizer.betas=\"[0.9, 0.95]\": \"[0.9, 0.95]\" is not a list of two numbers, as the quotes "
-                   "make it a text: leave them out"},
+                   "--set optimizer.betas=\"[0.9, 0.95]\": \"[0.9, 0.95]\" is not a list of two numbers, because the "
+                   "quotes make it a string: remove them"},
         BadSetting{{"train.loss_scale={static: 4, initial: 8}"},
-                   "--set train.loss_scale={static: 4, initial: 8}: train.loss_scale.initial: belongs to a scale that "
-                   "changes: leave it or train.loss_scale.static out"},
+                   "--set train.loss_scale={static: 4, initial: 8}: train.loss_scale.initial: belongs to a dynamic "
+                   "scale: leave it or train.loss_scale.static out"},
         BadSetting{{"train.loss_scale.backoff_factor=1"},
                    "--set train.loss_scale.backoff_factor=1: 1 is impossible: it must be below 1"},
         BadSetting{{"train.precision=fp16"},
@@ -223,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"model.freeze_padding_row=true"},
                    "--set model.freeze_padding_row=true: true needs model.pad_token_id, the token whose row it is"},
         BadSetting{{"model.pad_token_id=256"}, "--set model.pad_token_id=256: 256 is not a token: vocab_size is 256"},
-        BadSetting{{"model.head_dim=7"}, "--set model.head_dim=7: 7 is odd: rotary positions turn pairs"},
+        BadSetting{{"model.head_dim=7"}, "--set model.head_dim=7: 7 is odd: rotary positions rotate pairs of features"},
         BadSetting{
             {"model.family=gpt2"},
             "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, "
@@ -250,22 +247,23 @@ INSTANTIATE_TEST_SUITE_P(
             "--set train.activation_checkpointing.mode=ful: \"ful\" is not one of none, full, selective; did you "
             "mean \"full\"?"},
         BadSetting{{"train.activation_checkpointing.every=2"},
-                   "--set train.activation_checkpointing.every=2: needs a mode: full or selective beside it"},
+                   "--set train.activation_checkpointing.every=2: needs train.activation_checkpointing.mode: full or "
+                   "selective"},
         BadSetting{{"parallel.fsdp.offload.path=/tmp"},
-                   "--set parallel.fsdp.offload.path=/tmp: needs to: disk beside it"},
+                   "--set parallel.fsdp.offload.path=/tmp: needs parallel.fsdp.offload.to: disk"},
         BadSetting{{"parallel.fsdp.offload.parameters=false"},
-                   "--set parallel.fsdp.offload.parameters=false: needs to: host or disk beside it"},
+                   "--set parallel.fsdp.offload.parameters=false: needs parallel.fsdp.offload.to: host or disk"},
         BadSetting{
             {"train.activation_checkpointing={mode: full, every: 0}"},
             "--set train.activation_checkpointing={mode: full, every: 0}: train.activation_checkpointing.every: 0 "
             "is impossible: it must be at least 1"},
         BadSetting{{"parallel=full"}, "--set parallel=full: \"full\" is not a map of keys"},
         BadSetting{{"model.init=pretrained"},
-                   "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
-        BadSetting{
-            {"model.hf=/nowhere"},
-            "--set model.hf=/nowhere: there is no folder /nowhere: nothing is downloaded here, hf download ORG/NAME "
-            "--local-dir /nowhere fetches a model of the Hugging Face hub"}));
+                   "--set model.init=pretrained: pretrained needs model.hf, the folder of the weights"},
+        BadSetting{{"model.hf=/nowhere"},
+                   "--set model.hf=/nowhere: there is no folder /nowhere: meshtrain does not download models, but hf "
+                   "download ORG/NAME "
+                   "--local-dir /nowhere fetches a model of the Hugging Face hub"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Families, Override,
@@ -282,8 +280,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"model.family=gemma2", "model.layer_types=[sliding_attention, full_attention]"},
                    "--set model.layer_types=[sliding_attention, full_attention]: has sliding_attention, which needs a "
                    "sliding_window"},
-        BadSetting{{"model.family=phi3", "model.partial_rotary_factor=0.1"},
-                   "--set model.partial_rotary_factor=0.1: turns 1 feature of a head: rotary positions turn pairs"}));
+        BadSetting{
+            {"model.family=phi3", "model.partial_rotary_factor=0.1"},
+            "--set model.partial_rotary_factor=0.1: rotates 1 feature of a head: rotary positions rotate pairs of "
+            "features"}));
 
 // Returns settings of model.rope_scaling and their errors.
 std::vector<BadSetting> bad_scalings() {
@@ -315,7 +315,7 @@ std::vector<BadSetting> bad_scalings() {
       full("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, beta_fast: 1}",
            "beta_fast is 1: it must be above beta_slow 1"),
       full("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, mscale: 1}",
-           "mscale has no effect alone: give both of mscale and mscale_all_dim, or none"),
+           "mscale has no effect alone: give both mscale and mscale_all_dim, or neither"),
       full("{rope_type: yarn, factor: 8, attention_factor: 0}",
            key + ".attention_factor: 0 is impossible: it must be above 0"),
       full("{rope_type: yarn, factor: 8, attention_factor: much}", key + ".attention_factor: \"much\" is not a number"),
@@ -334,7 +334,7 @@ TEST(RecipeErrors, NameWhatIsMissing) {
   EXPECT_EQ(input_error([&] { load_recipe(file, {"train.steps=null"}, ""); }), "--set train.steps=null: must be given");
   EXPECT_EQ(input_error([&] { load_recipe(file, {"data=null"}, ""); }), name + ": data.tokens: must be given");
   EXPECT_EQ(input_error([&] { load_recipe(file, {"model=null"}, ""); }),
-            name + ": model.hf: must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+            name + ": model.hf: must be given (a Hugging Face folder), or else the shape: hidden_size, ...");
   const auto scaling = [&](const std::string& map) {
     return input_error([&] { load_recipe(file, {"model.rope_scaling=" + map}, ""); });
   };
@@ -353,8 +353,7 @@ TEST(RecipeErrors, NameAllThatIsMissing) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe);
   const std::string needs_model =
-      ": model.hf: must be given (a Hugging Face folder), or the shape spelled out: "
-      "hidden_size, ...";
+      ": model.hf: must be given (a Hugging Face folder), or else the shape: hidden_size, ...";
   const fs::path empty = folder.write("empty.yaml", "model: {num_hidden_layers: 3}\n");
   std::string missing = "6 keys are missing:\n  " + empty.string() + ":1:8" + needs_model;
   for (const char* key :

@@ -32,7 +32,7 @@ TEST(ExplainKey, SaysKindDefaultWordsAndTheDocumentsText) {
   EXPECT_TRUE(has(explain_key("clip_norm"), "train.clip_norm: a number\n"));
   EXPECT_TRUE(has(explain_key("train.steps"), ": a whole number\n  needed\n"));
   EXPECT_TRUE(has(explain_key("data.mixture.ignore_id"), "Leaves labels with this id out of the loss."));
-  EXPECT_TRUE(has(explain_key("schedule"), "a single value in its place is its name\n"));
+  EXPECT_TRUE(has(explain_key("schedule"), "a single value sets its name\n"));
   for (const std::string word : {"optimizer.lr", "lr"}) {
     EXPECT_EQ(explain_key(word),
               word + " is called optimizer.learning_rate here\n" + explain_key("optimizer.learning_rate"));
@@ -96,13 +96,13 @@ TEST(ExplainKey, TakesNumbersOfEntriesAndSections) {
 
 TEST(ExplainKey, AnUnknownKeyIsAnsweredWithThoseNearIt) {
   EXPECT_EQ(input_error([] { explain_key("batch"); }),
-            "--explain batch: unknown key; near it are train.global_batch, train.micro_batch");
+            "--explain batch: unknown key; similar keys: train.global_batch, train.micro_batch");
   EXPECT_EQ(input_error([] { explain_key("train.stpes"); }),
             "--explain train.stpes: unknown key; did you mean \"steps\"?");
   EXPECT_EQ(input_error([] { explain_key("zebra"); }),
             "--explain zebra: unknown key; meshtrain recipe --explain lists all keys");
   const std::string every = input_error([] { explain_key("every"); });
-  EXPECT_TRUE(has(every, "near it are ") && has(every, "checkpoint.every") && has(every, "evaluate.every")) << every;
+  EXPECT_TRUE(has(every, "similar keys: ") && has(every, "checkpoint.every") && has(every, "evaluate.every")) << every;
   EXPECT_EQ(explain_key("weight_decay"), explain_key("optimizer.weight_decay"));
   EXPECT_EQ(explain_key("steps"), explain_key("train.steps"));
 }

@@ -68,7 +68,7 @@ TEST_F(RecipeWords, OfOtherSystemsNameTheKeyHere) {
            {"parallelism.pipeline_parallel_microbatch_size=2", "it is train.micro_batch, the samples of a micro-batch"},
            {"parallelism.pipeline_parallel_layers_per_stage=2", "it is parallel.pipeline.layers"},
            {"optimizer.fused=true", "each optimizer has one implementation, and it is fused"},
-           {"train.fp8=true", "there is no FP8: train.precision has bf16_mixed and bf16"},
+           {"train.fp8=true", "FP8 is not supported: train.precision has bf16_mixed and bf16"},
            {"optimizer.min_lr=1e-5",
             "it is a share of the peak: schedule.min_ratio is min_lr / "
             "optimizer.learning_rate"},
@@ -170,7 +170,7 @@ TEST_F(RecipeWords, ValuesOfOtherSystemsNameTheValueHere) {
            {"train.precision=bfloat16",
             "it is bf16_mixed, or bf16 where the optimizer's weights and state are in bf16 too"},
            {"train.precision=float16", "it is fp16_mixed"},
-           {"train.precision=fp8", "there is no FP8: train.precision has bf16_mixed and bf16"},
+           {"train.precision=fp8", "FP8 is not supported: train.precision has bf16_mixed and bf16"},
            {"train.precision=float32", "it is fp32"},
            {"parallel.fsdp.reduce_dtype=bfloat16", "it is bf16"},
            {"parallel.fsdp.mode=zero3", "it is full_shard"},
@@ -186,11 +186,11 @@ TEST_F(RecipeWords, ValuesOfOtherSystemsNameTheValueHere) {
            {"schedule=WSD", "it is wsd"},
            {"schedule=polynomial", "schedule.name has constant, cosine, linear and wsd"},
            {"train.activation_checkpointing=true", "it is full"},
-           {"data.dtype=int64", "ids are unsigned and of 32 bits at most: data prepare writes the file again"},
+           {"data.dtype=int64", "ids are unsigned and have at most 32 bits: write the file again with data prepare"},
            {"model.family=llama4",
-            "the mixtures of experts are in docs/models.md: mixtral, qwen2_moe, qwen3_moe and others"},
+            "docs/models.md lists the families with experts: mixtral, qwen2_moe, qwen3_moe and others"},
            {"device=gpu", "it is cuda"},
-           {"device=mps", "ranks compute on CPUs and on GPUs of NVIDIA"}}) {
+           {"device=mps", "ranks compute on CPUs and NVIDIA GPUs"}}) {
     const std::string message = refusal({set});
     EXPECT_TRUE(message.ends_with("; here " + here)) << message;
   }

@@ -403,9 +403,9 @@ TEST(LoadRecipe, TheBatchIsANumberOrAListOfSizes) {
            {"[{size: 2}, {size: 4}]",
             "train.global_batch[0].until: must be given: the tokens up to which the batch has this size"},
            {"[{until: 9, size: 2}, {until: 9, size: 3}, {size: 4}]",
-            "train.global_batch[1].until: 9 is not above the 9 before it"},
+            "train.global_batch[1].until: 9 is not above the 9 of the entry before it"},
            {"[{until: 9, size: 2}]",
-            "train.global_batch[0].until: belongs to all but the last: what follows has no size"},
+            "train.global_batch[0].until: must be left out in the last entry, whose size is for all further tokens"},
            {"[{until: 9}, {size: 2}]", "train.global_batch[0].size: must be given"}}) {
     EXPECT_EQ(refused(batch), set + batch + ": " + problem);
   }

@@ -85,11 +85,10 @@ INSTANTIATE_TEST_SUITE_P(
             "mean "
             "\"model.layers.0.mlp.up_proj.weight\"?"},
         Bad{"  freeze: [\"*.BIAS\"]\n" + kOptimizer,
-            ":14:12: train.freeze: \"*.BIAS\" matches no parameter of the model: they are named as "
-            "model.embed_tokens.weight is, and case counts"},
+            ":14:12: train.freeze: \"*.BIAS\" matches no parameter of the model: its parameters have names such as "
+            "model.embed_tokens.weight, and case matters"},
         Bad{"  freeze: [\"model.*\", \"lm_*\"]\n" + kOptimizer,
-            ":14:23: train.freeze: with this every parameter is frozen: leave one of the patterns out, so that "
-            "something is trained"},
+            ":14:23: train.freeze: with this pattern every parameter is frozen: remove one of the patterns"},
         Bad{kOptimizer + "  groups: {pattern: x}\n", ":16:11: optimizer.groups: a map is not a list"},
         Bad{kOptimizer + "  groups: [\"*\"]\n", ":16:12: optimizer.groups[0]: \"*\" is not a map of keys"},
         Bad{kOptimizer + "  groups: [{weight_decay: 0}]\n", ":16:12: optimizer.groups[0].pattern: must be given"},
@@ -102,9 +101,8 @@ INSTANTIATE_TEST_SUITE_P(
             ":18:17: optimizer.groups[1].pattern: \"*.mpl.*\" matches no parameter of the model; did you mean "
             "\"*.mlp.*\"?"},
         Bad{kOptimizer + "  groups: [{pattern: \"*.mlp.*\"}, {pattern: \"*.up_proj.*\"}]\n",
-            ":16:44: optimizer.groups[1].pattern: every parameter that \"*.up_proj.*\" matches belongs to a group "
-            "before "
-            "it, and the first that matches counts: move this one up"},
+            ":16:44: optimizer.groups[1].pattern: every parameter that \"*.up_proj.*\" matches already belongs to an "
+            "earlier group, and the first match counts: move this group up"},
         Bad{kOptimizer + "  muon: {nesterov: true}\n",
             ":16:20: optimizer.muon.nesterov: belongs to optimizer.name muon, not adamw"}));
 

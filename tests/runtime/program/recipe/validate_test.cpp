@@ -144,7 +144,7 @@ TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
   resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one KV head, which two ranks have
   EXPECT_EQ(
       refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
-      "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
+      "parallel.context.algorithm: ulysses divides the 2 query heads of a tensor-parallel rank over cp=4, "
       "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 

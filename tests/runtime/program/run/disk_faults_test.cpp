@@ -167,9 +167,9 @@ TEST_F(DiskFaults, CheckpointsThatCannotBeReadAreNotNone) {
   inject_faults("");
   EXPECT_EQ(folder.steps(), std::vector<int64_t>{3});
   std::filesystem::create_symlink(path("unmounted"), path("link"));
-  EXPECT_EQ(
-      message<std::runtime_error>([&] { CheckpointFolder(path("link")).steps(); }),
-      "cannot read the checkpoints in " + path("link").string() + ": No such file or directory, to which it is a link");
+  EXPECT_EQ(message<std::runtime_error>([&] { CheckpointFolder(path("link")).steps(); }),
+            "cannot read the checkpoints in " + path("link").string() +
+                ": No such file or directory, the target of this link");
   write_file(path("file"), "");
   EXPECT_EQ(message<std::runtime_error>([&] { CheckpointFolder(path("file")).steps(); }),
             "cannot read the checkpoints in " + path("file").string() + ": Not a directory");

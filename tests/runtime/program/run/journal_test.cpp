@@ -141,18 +141,19 @@ TEST_F(JournalTest, WarnsOfSettingsThatTrainLess) {
   EXPECT_TRUE(has(warned(bf16), of_betas)) << log;
   EXPECT_FALSE(has(warned({bf16[0], bf16[1], "optimizer.state_dtype=fp32"}), "warning")) << log;
   EXPECT_FALSE(has(warned({bf16[0], bf16[1], "train.stochastic_rounding=true"}), "warning")) << log;
-  EXPECT_TRUE(has(warned({"optimizer.learning_rate=0"}), " warning: optimizer.learning_rate is 0: no step changes"));
+  EXPECT_TRUE(
+      has(warned({"optimizer.learning_rate=0"}), " warning: optimizer.learning_rate is 0: steps do not change"));
 }
 
 TEST_F(JournalTest, SaysWhatIsFrozenAndWhatMovesNothing) {
   train({"train.steps=1", "train.freeze=[\"*embed*\"]", "parallel.fsdp.offload={to: host}"});
   EXPECT_TRUE(has(log, " of them trained), mesh dp=1,cp=1,tp=1, ")) << log;
-  EXPECT_TRUE(has(log, " info: parallel.fsdp.offload to host moves nothing")) << log;
+  EXPECT_TRUE(has(log, " info: parallel.fsdp.offload to host has no effect")) << log;
 }
 
 TEST_F(JournalTest, SaysThatStateAloneMovesNothingOnTheHost) {
   train({"train.steps=1", "parallel.fsdp.offload={to: host, parameters: false}"});
-  EXPECT_TRUE(has(log, " info: parallel.fsdp.offload to host moves nothing")) << log;
+  EXPECT_TRUE(has(log, " info: parallel.fsdp.offload to host has no effect")) << log;
   EXPECT_FALSE(has(log, "the optimizer's state alone")) << log;
 }
 

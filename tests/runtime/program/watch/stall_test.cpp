@@ -101,7 +101,7 @@ TEST_F(Stalls, ARankHasNotCome) {
   wait(0, 0, 12000);
   expect(Cause::Absent, {1},
          "rank 1 on a holds up 1 rank, for 12 s in all_reduce of [4] Float for test, number 11 of "
-         "group tp: it has not come to it; it was in step 5, forward of block 1");
+         "group tp: it has not reached this collective; it was in step 5, forward of block 1");
 }
 
 TEST_F(Stalls, TheOneAtTheEndOfTheChainIsBlamed) {
@@ -149,17 +149,17 @@ TEST_F(Stalls, ARankThatIsSeenThroughASilentOneIsNotBlamed) {
   wait(0, 1, 12000);
   wait(1, 1, 12000);
   for (const size_t rank : {2, 3}) ranks[rank].runs = false;  // another host's
-  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 alike, hold up");
+  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 likewise, hold up");
   ranks[3].speaker = 2;
   expect(Cause::Frozen, {2}, "rank 2 on a holds up 2 ranks");
   ranks[3].activity.is_stopped = true;  // as rank 2 has said before
-  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 alike, hold up");
+  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 likewise, hold up");
 }
 
 TEST_F(Stalls, AStoppedRankIsBlamedThoughItHasEndedItsPart) {
   wait(0, 0, 12000);
   ranks[1].activity.groups[0].issued = ranks[1].activity.groups[0].ended = 11;
-  expect(Cause::Transport, {}, "to which all ranks of the group have come");
+  expect(Cause::Transport, {}, "which all ranks of the group have reached");
   ranks[1].activity.is_stopped = true;
   expect(Cause::Stopped, {1}, "its process is stopped, by a signal or a debugger");
 }
@@ -186,7 +186,7 @@ TEST_F(Stalls, OrdersDiffer) {
 TEST_F(Stalls, AllHaveComeAndItDoesNotEnd) {
   wait(0, 0, 12000);
   wait(1, 0, 12000);
-  expect(Cause::Transport, {}, "to which all ranks of the group have come");
+  expect(Cause::Transport, {}, "which all ranks of the group have reached");
 }
 
 /// Ranks 0 to 3 are the stages of a pipeline, and each has received 10 messages of its neighbours.
@@ -228,7 +228,7 @@ TEST_F(PipelineStalls, AStageAtTheEndOfAChainIsNamedWithBothEndsOfItsLink) {
   ranks[3].phase.text = "step 5, micro-batch 2, backward of block 3";
   expect(Cause::Absent, {3},
          "rank 3 on a holds up 3 ranks, for 12 s in message of [4] Float for test, number 11 of link pp 3>2 from rank "
-         "3 to rank 2: it has not come to it; it was in step 5, micro-batch 2, backward of block 3");
+         "3 to rank 2: it has not reached this collective; it was in step 5, micro-batch 2, backward of block 3");
 }
 
 TEST_F(PipelineStalls, AStoppedStageInTheMiddleIsNamedFromBothSides) {
@@ -272,7 +272,7 @@ TEST_F(Stalls, AreToldOnceAndEndTheRun) {
   ranks[0].activity.still_ms = 100;
   const std::vector<std::string> lines = watch.look(ranks, limits).lines;
   ASSERT_EQ(lines.size(), 1);
-  EXPECT_TRUE(lines[0].starts_with("the ranks go on")) << lines[0];
+  EXPECT_TRUE(lines[0].starts_with("the ranks continue")) << lines[0];
   wait(0, 0, 61000);
   const StallWatch::Decision end = watch.look(ranks, limits);
   EXPECT_NE(end.end.find("rank 1 on a holds up"), std::string::npos) << end.end;
@@ -386,7 +386,7 @@ TEST_F(Stalls, AStopThatIsAskedForEndsRanksThatStandStill) {
   std::string end;
   testing::wait_until([&] { return !(end = watch.look(ranks, limits).end).empty(); });
   EXPECT_TRUE(
-      end.starts_with("a stop was asked for, and no checkpoint can be written (the last is that of step 4): "
+      end.starts_with("a stop was requested, but no checkpoint can be written (the last is that of step 4): "
                       "rank 1 on a holds up"))
       << end;
 }

@@ -53,7 +53,7 @@ TEST_F(ParseYaml, NamesTheKeyThatAppearsTwiceByItsPath) {
 TEST_F(ParseYaml, TakesTagsOfTheValuesOwnKindOnly) {
   EXPECT_EQ(parse_refusal("a: !!int 1\nb: !!seq [1]\nc: !!map {d: 1}\n"), "");
   EXPECT_EQ(parse_refusal("a: !!map [1]\n"),
-            "r.yaml:1:4: the tag \"tag:yaml.org,2002:map\" means nothing here: remove it");
+            "r.yaml:1:4: the tag \"tag:yaml.org,2002:map\" is not supported: remove it");
 }
 
 }  // namespace

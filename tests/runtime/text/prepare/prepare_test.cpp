@@ -186,13 +186,13 @@ TEST(PrepareBytes, RefusesASeparatorThatTheFileCannotHold) {
         [&] { prepare_bytes({scratch.path() / "a"}, scratch.path() / "out", dtype, separator); });
   };
   EXPECT_EQ(refusal("uint8", 256),
-            "--separator: 256 cannot stand in a file of uint8, whose ids are 0 to 255: name one of these, or use a "
+            "--separator: 256 does not fit into a file of uint8, whose ids are 0 to 255: give one of these, or use a "
             "wider --dtype");
-  EXPECT_TRUE(has(refusal("uint16", 65'536), "65536 cannot stand in a file of uint16, whose ids are 0 to 65535"));
-  EXPECT_TRUE(has(refusal("uint32", -1), "-1 cannot stand in a file of uint32, whose ids are 0 to 4294967295"));
+  EXPECT_TRUE(has(refusal("uint16", 65'536), "65536 does not fit into a file of uint16, whose ids are 0 to 65535"));
+  EXPECT_TRUE(has(refusal("uint32", -1), "-1 does not fit into a file of uint32, whose ids are 0 to 4294967295"));
   EXPECT_FALSE(std::filesystem::exists(scratch.path() / "out"));
-  EXPECT_TRUE(has(refusal("uint32", int64_t{1} << 32), "4294967296 cannot"));
-  EXPECT_TRUE(has(message<InputError>([&] { inspected(scratch.path() / "a", "uint8", 1, 256); }), "256 cannot"));
+  EXPECT_TRUE(has(refusal("uint32", int64_t{1} << 32), "4294967296 does not fit"));
+  EXPECT_TRUE(has(message<InputError>([&] { inspected(scratch.path() / "a", "uint8", 1, 256); }), "256 does not fit"));
 }
 
 TEST(PrepareBytes, TakesAHiddenFolderThatIsNamed) {
@@ -294,7 +294,7 @@ TEST(InspectTokens, ShowsSamplesAsText) {
   EXPECT_TRUE(has(text, "at 24         99 97 102")) << text;
   EXPECT_TRUE(has(text, "as text       caf\u00e9 \\x1b\n")) << text;
   EXPECT_TRUE(has(text, "at 32         102 111 117 114 256\nas text       four\n")) << text;
-  EXPECT_TRUE(has(text, "unknown       ids of 256 and above are not of the tokenizer\n")) << text;
+  EXPECT_TRUE(has(text, "unknown       ids of 256 and above are not in the tokenizer\n")) << text;
   EXPECT_TRUE(has(inspected(scratch.path() / "tokens", "uint16", 2, {}, bytes.get(), 2), "at 18         117 109"));
 }
 

@@ -196,7 +196,7 @@ TEST_F(PrepareText, AJsonDocumentWithTextsIsRefused) {
   };
   EXPECT_EQ(refusal("[{\"text\": \"a\"},\n {\"text\": \"b\"}]"),
             path + " is a JSON document with \"text\", not JSON lines: jq -c '.[]' " + path +
-                " > FILE.jsonl makes some of it; under a name that ends in .txt it is one text");
+                " > FILE.jsonl makes them; a file whose name ends in .txt is read as one text");
   EXPECT_TRUE(has(refusal("{\n \"text\" : \"a\"\n}"), ": jq -c . " + path));
   EXPECT_EQ(refusal("[\"text\", \"b\"]"), "") << "a value";
   EXPECT_FALSE(std::filesystem::exists(parts()));
@@ -223,10 +223,10 @@ TEST_F(PrepareText, RefusesWhatADownloadLeft) {
                   "a.txt is not text: it is a server's error message: download it again"));
   EXPECT_TRUE(has(refusal("a.jsonl.zst", ""), "it is an empty file: download it again"));
   for (const char* name : {"a.txt.part", "a.jsonl.incomplete", "a.crdownload"}) {
-    EXPECT_TRUE(has(refusal(name, "half a te"), "is of a download that has not ended")) << name;
+    EXPECT_TRUE(has(refusal(name, "half a te"), "so its download is not complete")) << name;
   }
   EXPECT_TRUE(has(refusal(".cache/huggingface/download/b.jsonl.4d7a.incomplete", "half"),
-                  "the download into " + (scratch_.path() / "text").string() + " has not ended"));
+                  "the download into " + (scratch_.path() / "text").string() + " is not complete"));
   EXPECT_FALSE(std::filesystem::exists(parts()));
   file("a.html", page);
   EXPECT_EQ(prepare_text(tokenizer_, options_).documents, 2) << "pages that are texts";
@@ -331,8 +331,8 @@ TEST_F(PrepareText, RefusesMalformedLines) {
     EXPECT_TRUE(has(refusal("{\"text\": 1e999}"), ", line 3: not valid JSON: number overflow"));
     EXPECT_TRUE(has(refusal("[1]"), "not a JSON object"));
     EXPECT_TRUE(has(refusal("{\"body\": \"\"}"), "no \"text\": name the text's key with --field"));
-    EXPECT_TRUE(has(refusal("{\"text\": 5}"), "\"text\" is not a text, but of the type number: name the key"));
-    EXPECT_TRUE(has(refusal("{\"text\": [\"a\"]}"), "\"text\" is not a text, but of the type array: "));
+    EXPECT_TRUE(has(refusal("{\"text\": 5}"), "\"text\" is not a string, but of the type number: name the key"));
+    EXPECT_TRUE(has(refusal("{\"text\": [\"a\"]}"), "\"text\" is not a string, but of the type array: "));
     EXPECT_TRUE(has(refusal("{\"text\": \"\\ud83d\""), ", line 3: not valid JSON: column "));
   }
 }
@@ -473,7 +473,7 @@ TEST_F(PrepareText, NeverJoinsPartsOfAnotherRun) {
     if (progress.parts > 0) write_file(parts() / "plan.json", "of another run");
   };
   EXPECT_TRUE(has(message<std::runtime_error>([&] { prepare_text(tokenizer_, options_, other); }),
-                  "another data prepare has changed the parts in " + parts().string()));
+                  "another data prepare changed the parts in " + parts().string()));
   testing::inject_faults("");
   EXPECT_FALSE(std::filesystem::exists(options_.output));
 }
@@ -507,7 +507,7 @@ TEST_F(PrepareText, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(), "--dtype: uint8 cannot hold the ids of bytes, which are 0 to 301: use a wider one");
   options_.dtype = "uint16";
   options_.separator = 65'536;
-  EXPECT_TRUE(has(refusal(), "--separator: 65536 cannot stand in a file of uint16"));
+  EXPECT_TRUE(has(refusal(), "--separator: 65536 does not fit into a file of uint16"));
   options_.separator = 400;
   options_.inputs = {scratch_.path() / "none"};
   EXPECT_TRUE(has(refusal(), "none: there is no such file or folder"));

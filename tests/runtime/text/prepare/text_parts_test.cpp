@@ -70,7 +70,7 @@ TEST_P(CompressedText, NamesTheLineOfAnError) {
   for (int i = 0; i < 40'000; ++i) text += "{\"text\": \"fine\"}\n";
   const auto path = file("a.jsonl", packed(text + "{\"text\": 7}\n" + text));
   EXPECT_TRUE(has(message<InputError>([&] { documents(path); }),
-                  path.string() + ", line 40001: \"text\" is not a text, but of the type number"));
+                  path.string() + ", line 40001: \"text\" is not a string, but of the type number"));
   const auto binary = file("b.txt", packed(std::string(100'000, 'a') + std::string("\n\0", 2)));
   EXPECT_TRUE(has(message<InputError>([&] { documents(binary); }), "its byte 100001 is 0"));
 }

@@ -188,14 +188,14 @@ TEST_F(CheckSidecars, RefusesADamagedOne) {
     return refusal();
   };
   const std::string file = tokens_.string() + ".json: ";
-  const std::string advice = ": data prepare did not write it so; prepare the tokens again, or remove the file";
-  EXPECT_EQ(with("\"tokens\": 3", "\"tokens\": -3"), file + "\"tokens\" is not a number from 0 on" + advice);
+  const std::string advice = ": data prepare does not write this; prepare the tokens again, or remove the file";
+  EXPECT_EQ(with("\"tokens\": 3", "\"tokens\": -3"), file + "\"tokens\" is not a whole number of at least 0" + advice);
   EXPECT_EQ(with("\"tokens\": 3,", ""), file + "\"tokens\" is missing" + advice);
-  EXPECT_EQ(with("\"uint16\"", "\"float\""), file + "\"dtype\" is none of uint8, uint16, uint32" + advice);
+  EXPECT_EQ(with("\"uint16\"", "\"float\""), file + "\"dtype\" is not one of uint8, uint16, uint32" + advice);
   EXPECT_EQ(with("\"stream\"", "\"river\""), file + "\"layout\" is neither records nor stream" + advice);
-  EXPECT_EQ(with("\"uint16\"", "7"), file + "\"dtype\" is not a text" + advice);
+  EXPECT_EQ(with("\"uint16\"", "7"), file + "\"dtype\" is not a string" + advice);
   EXPECT_EQ(with("\"version\": 1", "\"version\": 2"),
-            file + "\"version\" is 2, and 1 is the one that is known here" + advice);
+            file + "\"version\" is 2, but only version 1 is supported" + advice);
   EXPECT_TRUE(has(with("{", ""), "t.bin.json is not valid JSON"));
   EXPECT_EQ(with("\"format\": \"meshtrain tokens\",", ""), file + "\"format\" is missing" + advice);
   for (const char* cut : {"", "{\"a\":", "{\"format\": \"mesh"}) {
@@ -301,11 +301,11 @@ TEST_F(PackedRecipe, IsWarnedAboutFilesThatItDoesNotUse) {
   };
   const auto mask = [&](const std::string& key) {
     return "warning: " + key + ".loss_mask: every label of " + tokens_.string() + " counts, but " + mask_.string() +
-           " says which do: set " + key + ".loss_mask: " + mask_.string();
+           " is a loss mask for it: set " + key + ".loss_mask: " + mask_.string();
   };
   const auto index = [&](const std::string& key) {
     return "warning: " + key + ".documents: " + tokens_.string() +
-           " holds several samples in a sequence, and attention does not stay inside each, whose bounds are in " +
+           " holds several samples in a sequence, and attention crosses their bounds, which are in " +
            (scratch_.path() / "c.idx").string() + ": set " + key + ".documents: index";
   };
   using Lines = std::vector<std::string>;
@@ -449,7 +449,7 @@ TEST(CheckLabels, RefusesAFileWithoutALabelThatCounts) {
   };
   EXPECT_EQ(refusal(), "data.loss_mask: no label of " + recipe.data.tokens.string() +
                            " counts, so nothing can be trained with it: data.loss_mask, data.ignore_id and "
-                           "data.boundary_labels ignore every one: change or leave out the one that does");
+                           "data.boundary_labels together ignore all of them: change or remove one");
   recipe.locations = {{"", "r.yaml"}, {"data.loss_mask", "r.yaml:9:14: data.loss_mask"}};
   EXPECT_TRUE(refusal().starts_with("r.yaml:9:14: data.loss_mask: ")) << refusal();
   mask[49] = '\1';

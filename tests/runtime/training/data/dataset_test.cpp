@@ -111,7 +111,7 @@ TEST_F(DatasetTest, AFileThatIsCutShortOrUnreadableMeanwhileIsNamed) {
   EXPECT_EQ(said(), "");
   std::filesystem::resize_file(recipe_.tokens, 32);
   EXPECT_EQ(said(), "cannot read " + recipe_.tokens.string() +
-                        ": it has 32 bytes, and had 100 when it was opened: it was cut short meanwhile, for tokens 15 "
+                        ": it has 32 bytes, and had 100 when it was opened: it was cut short since, for tokens 15 "
                         "to 19, in sample 3");
 }
 

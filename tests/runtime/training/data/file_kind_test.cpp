@@ -49,24 +49,24 @@ const std::string kProse = "It was the best of times, it was the worst of times,
 
 TEST_F(KindOfFile, IsSeenByItsBeginning) {
   EXPECT_EQ(kind(kLines), "JSON Lines text");
-  EXPECT_EQ(advice_, "make tokens of it with meshtrain data prepare --text " + file_.string());
+  EXPECT_EQ(advice_, "make tokens from it with meshtrain data prepare --text " + file_.string());
   EXPECT_EQ(kind("\xEF\xBB\xBF\n " + kChat + "\n" + kChat, "uint32"), "JSON Lines text");
-  EXPECT_EQ(advice_, "make tokens of it with meshtrain data prepare --chat " + file_.string());
+  EXPECT_EQ(advice_, "make tokens from it with meshtrain data prepare --chat " + file_.string());
   EXPECT_EQ(kind("[" + kChat + ",\n" + kChat + "]"), "JSON text");
   EXPECT_EQ(kind(R"([{"role": "user", "content": "a question that goes on for some words and some more"}])"
                  "\n"),
             "JSON Lines text");
-  EXPECT_EQ(advice_, "make tokens of it with meshtrain data prepare --chat " + file_.string());
+  EXPECT_EQ(advice_, "make tokens from it with meshtrain data prepare --chat " + file_.string());
   EXPECT_EQ(kind("{\n  \"a\": \"" + std::string(100'000, 'x') + "\"}"), "JSON text") << "longer than what is looked at";
   EXPECT_EQ(kind(R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [{"id": 0}]})"),
             "the JSON of a tokenizer");
   EXPECT_EQ(kind(std::string("\x1F\x8B\x08\0\0\0\0\0\0\x03", 10) + "compressed"), "a file compressed by gzip");
   EXPECT_EQ(kind("\x28\xB5\x2F\xFD compressed"), "a file compressed by zstd");
   EXPECT_EQ(kind("PAR1 columns"), "a Parquet file");
-  EXPECT_EQ(kind("\x93NUMPY\x01"), "an array of NumPy with its header");
-  EXPECT_EQ(kind(std::string("MMIDIDX\0\0\1", 10)), "an index of Megatron");
+  EXPECT_EQ(kind("\x93NUMPY\x01"), "a NumPy array with its header");
+  EXPECT_EQ(kind(std::string("MMIDIDX\0\0\1", 10)), "a Megatron index");
   EXPECT_EQ(kind("<!DOCTYPE html>\n<html></html>\n"), "a page of HTML");
-  EXPECT_EQ(advice_, "download the file again, in place of " + file_.string());
+  EXPECT_EQ(advice_, "download the file again, instead of " + file_.string());
   EXPECT_EQ(kind(std::string(100, '\0')), "tokens");
   EXPECT_EQ(kind(kProse), "text?");
   EXPECT_EQ(kind(kProse + std::string(70'000, 'a') + "\xC3\xA9"), "text?");
@@ -103,27 +103,26 @@ TEST_F(KindOfFile, IsTokensWhereIdsCanBeThat) {
 }
 
 TEST_F(KindOfFile, IsRefusedOrWarnedAboutWithoutASidecar) {
-  EXPECT_EQ(refusal(kLines), "r.yaml:3:5: data.tokens: " + file_.string() +
-                                 " looks like JSON Lines text, not token ids: make tokens of it with meshtrain data "
-                                 "prepare --text " +
-                                 file_.string());
+  EXPECT_EQ(refusal(kLines),
+            "r.yaml:3:5: data.tokens: " + file_.string() +
+                " looks like JSON Lines text, not token ids: make tokens from it with meshtrain data prepare --text " +
+                file_.string());
   EXPECT_EQ(refusal(kLines, "uint8"), "");
   std::string book;
   while (book.size() < 8192) book += kProse;
   EXPECT_EQ(refusal(book),
             "r.yaml:3:5: data.tokens: " + file_.string() +
-                " looks like text, not token ids: make tokens of it with meshtrain data prepare --text " +
+                " looks like text, not token ids: make tokens from it with meshtrain data prepare --text " +
                 file_.string());
   EXPECT_EQ(refusal(book, "uint8"), "");
   EXPECT_EQ(refusal(kProse), "");
   SourceOptions source;
   source.tokens = file_;
   source.dtype = "uint16";
-  EXPECT_EQ(dtype_warning(source, "data").text(),
-            "data.tokens: " + file_.string() +
-                " is read as uint16, but looks like text, not token ids: make tokens of it with meshtrain data prepare "
-                "--text " +
-                file_.string() + " if it is");
+  EXPECT_EQ(dtype_warning(source, "data").text(), "data.tokens: " + file_.string() +
+                                                      " is read as uint16, but looks like text, not token ids: make "
+                                                      "tokens from it with meshtrain data prepare --text " +
+                                                      file_.string() + " if it is");
   source.dtype = "uint8";
   EXPECT_EQ(dtype_warning(source, "data").text(), "");
   TokenSidecar sidecar;

@@ -134,9 +134,9 @@ TEST_F(MegatronTest, NegativeIdsAreNoTokens) {
   recipe.layout = SampleLayout::Stream;
   const auto refused = [&] { return message<InputError>([&] { Dataset(recipe, 4, 1000, 0); }); };
   write<int8_t>(megatron_fields(2, 1, {6}), 6, -4);
-  EXPECT_TRUE(has(refused(), "token 0 has id -4, which is negative and no token")) << refused();
+  EXPECT_TRUE(has(refused(), "token 0 has id -4, which is negative")) << refused();
   write<int32_t>(megatron_fields(4, 4, {6}), 6, -1);
-  EXPECT_TRUE(has(refused(), "token 0 has id -1, which is negative and no token")) << refused();
+  EXPECT_TRUE(has(refused(), "token 0 has id -1, which is negative")) << refused();
   EXPECT_TRUE(has(message<InputError>([&] { inspected(4); }), "it has the id -1"));
   write<int64_t>(megatron_fields(5, 8, {6}), 6, int64_t{1} << 40);
   EXPECT_TRUE(has(refused(), "token 0 has id 1099511627776, beyond the vocabulary of 1000")) << refused();
@@ -162,11 +162,11 @@ TEST_F(MegatronTest, WhatIsWrongIsSaid) {
   const std::string start = index().string() + ": ";
   EXPECT_EQ(with([](MegatronFields&) {}), "");
   EXPECT_EQ(with([](MegatronFields& f) { f.magic[2] = 'X'; }),
-            start + "it does not begin as an index of Megatron does (MMIDIDX)");
-  EXPECT_EQ(with([](MegatronFields& f) { f.version = 2; }), start + "it is of version 2, version 1 can be read");
+            start + "it does not begin as a Megatron index does (MMIDIDX)");
+  EXPECT_EQ(with([](MegatronFields& f) { f.version = 2; }), start + "its version is 2, but only version 1 can be read");
   EXPECT_EQ(with([](MegatronFields& f) { f.code = 7; }),
             start +
-                "its dtype has code 7, whole numbers are 1 (uint8), 2 (int8), 3 (int16), 4 (int32), 5 (int64) and "
+                "its dtype has code 7, but must be one of 1 (uint8), 2 (int8), 3 (int16), 4 (int32), 5 (int64) and "
                 "8 (uint16)");
   const std::string outside = " does not lie in the 20 bytes of the .bin file";
   EXPECT_EQ(with([](MegatronFields& f) { f.lengths[1] = -1; }),
@@ -194,7 +194,8 @@ TEST_F(MegatronTest, WhatIsWrongIsSaid) {
   write_file(index(), "MMIDIDX");
   EXPECT_TRUE(has(refusal(), "it does not begin as"));
   std::filesystem::remove(index());
-  EXPECT_TRUE(has(refusal(), "cannot read " + index().string() + ": No such file or directory; a data prepare"));
+  EXPECT_TRUE(
+      has(refusal(), "cannot read " + index().string() + ": No such file or directory; it is missing if data prepare"));
   EXPECT_TRUE(has(message<InputError>([&] { TokenFile(folder_.path() / "x", "megatron"); }), "x: No such file"));
   write_file(folder_.path() / "x", "tokens");
   EXPECT_TRUE(has(message<InputError>([&] { TokenFile(folder_.path() / "x", "megatron"); }), "NAME.bin"));
@@ -204,7 +205,7 @@ TEST_F(MegatronTest, IsNotReadAsSomethingElseByMistake) {
   write<int32_t>(megatron_fields(4, 4, {6}), 6);
   EXPECT_EQ(message<InputError>([&] { TokenFile(tokens(), "uint16"); }),
             tokens().string() +
-                ": corpus_text_document.idx beside it is an index of Megatron: use dtype megatron, or "
+                ": corpus_text_document.idx next to it is a Megatron index: use dtype megatron, or "
                 "move the index away to read the file as uint16");
   write_file(index(), "something else");
   EXPECT_EQ(TokenFile(tokens(), "uint16").size(), 12);

@@ -184,14 +184,14 @@ TEST_F(YarnRamp, RefusesWhatIsImpossible) {
   EXPECT_EQ(refusal([](ModelShape& shape) { shape.rope_theta = 1; }),
             "rope_type is yarn, which needs a rope_theta above 1, not 1");
   EXPECT_EQ(refusal([](ModelShape& shape) { shape.rope_scaling->mscale = 1; }),
-            "mscale has no effect alone: give both of mscale and mscale_all_dim, or none");
+            "mscale has no effect alone: give both mscale and mscale_all_dim, or neither");
   EXPECT_EQ(refusal([](ModelShape& shape) { shape.rope_scaling->mscale_all_dim = 1; }),
-            "mscale_all_dim has no effect alone: give both of mscale and mscale_all_dim, or none");
+            "mscale_all_dim has no effect alone: give both mscale and mscale_all_dim, or neither");
   EXPECT_EQ(refusal([](ModelShape& shape) {
               shape.rope_scaling->mscale = shape.rope_scaling->mscale_all_dim = shape.rope_scaling->attention_factor =
                   2;
             }),
-            "mscale has no effect beside attention_factor: give one of them");
+            "mscale has no effect together with attention_factor: give one of them");
 }
 
 class LongRope : public ::testing::Test {
@@ -233,7 +233,7 @@ TEST_F(LongRope, DividesByTheFactorsOfTheLength) {
 TEST_F(LongRope, RefusesWhatIsImpossible) {
   EXPECT_EQ(refusal([](ModelShape&) {}), "");
   EXPECT_EQ(refusal([](ModelShape& shape) { shape.rope_scaling->long_factor.pop_back(); }),
-            "long_factor has 2 numbers: it must have 3, one for each pair of features that turns");
+            "long_factor has 2 numbers: it must have 3, one for each pair of rotated features");
   EXPECT_EQ(refusal([](ModelShape& shape) { shape.rope_scaling->original_max_position_embeddings = 65; }),
             "original_max_position_embeddings is 65, above max_position_embeddings 64");
 }

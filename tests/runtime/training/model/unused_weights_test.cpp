@@ -150,10 +150,9 @@ TEST_F(UnusedWeights, ATensorInTwoFilesIsNamed) {
   }
   write_file(folder() / "model.safetensors.index.json",
              "{\"weight_map\": {" + listed + ", \"b\": \"other.safetensors\"}}");
-  EXPECT_TRUE(
-      has(described(), "1 tensor in " + folder().string() +
-                           " is in two files, and read from the one that the index lists, where others take the "
-                           "last: model.norm.weight"))
+  EXPECT_TRUE(has(described(), "1 tensor in " + folder().string() +
+                                   " is in two files, and read from the file that the index lists (other programs take "
+                                   "the last): model.norm.weight"))
       << described();
 }
 
@@ -223,7 +222,7 @@ TEST_F(WeightNames, OthersAreNamed) {
 
 TEST_F(WeightNames, OfMxfp4AreRefused) {
   write("gpt_oss", [](const std::string& name) { return name.ends_with("gate_up_proj") ? name + "_blocks" : name; });
-  EXPECT_TRUE(has(refusal(), "tensor model.layers.0.mlp.experts.gate_up_proj_blocks has the name of MXFP4's: "))
+  EXPECT_TRUE(has(refusal(), "tensor model.layers.0.mlp.experts.gate_up_proj_blocks belongs to MXFP4 weights: "))
       << refusal();
   EXPECT_TRUE(has(refusal(), "save_original_format=False")) << refusal();
 }

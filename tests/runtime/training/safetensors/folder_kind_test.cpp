@@ -36,16 +36,15 @@ TEST_F(FolderKind, IsNamedWithTheWayOn) {
   const std::string path = folder_.string();
   EXPECT_EQ(kind({}), "");
   EXPECT_EQ(kind({}, true), "");
-  EXPECT_EQ(
-      kind({"pytorch_model.bin"}, true),
-      ": it has pickles of PyTorch, pytorch_model.bin: python3 -c \"from transformers import AutoModelForCausalLM "
-      "as M; M.from_pretrained('" +
-          path + "', torch_dtype='auto').save_pretrained('" + path +
-          "-safetensors')\" writes safetensors: name that folder, and put the tokenizer's files there");
+  EXPECT_EQ(kind({"pytorch_model.bin"}, true),
+            ": it has PyTorch pickles, pytorch_model.bin: python3 -c \"from transformers import AutoModelForCausalLM "
+            "as M; M.from_pretrained('" +
+                path + "', torch_dtype='auto').save_pretrained('" + path +
+                "-safetensors')\" writes safetensors: name that folder, and put the tokenizer's files there");
   EXPECT_TRUE(has(kind({"pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"}, true), "pickles"));
   for (const bool has_config : {false, true}) {
     EXPECT_TRUE(has(kind({"adapter_config.json", "adapter_model.safetensors"}, has_config),
-                    ": it is an adapter of PEFT: name the folder of its model, and this one beside it, in a recipe as "
+                    ": it is a PEFT adapter: give the folder of its model, and this one in addition, in a recipe as "
                     "adapter.from: " +
                         path + ", for generate and evaluate as --adapter " + path));
   }
@@ -57,8 +56,8 @@ TEST_F(FolderKind, IsNamedWithTheWayOn) {
   EXPECT_TRUE(has(kind({"manifest.json"}), ": meshtrain checkpoint export " + path + " FOLDER makes one"));
   EXPECT_TRUE(has(kind({"checkpoints/step-00000002/manifest.json"}), "meshtrain checkpoint export"));
   EXPECT_TRUE(has(kind({"snapshots/abc/config.json", "blobs/x"}), ": name " + path + "/snapshots/abc"));
-  EXPECT_TRUE(has(kind({"checkpoint-500/config.json"}), ": name one, as " + path + "/checkpoint-500"));
-  EXPECT_TRUE(has(kind({"params.json", "consolidated.00.pth"}), "of the model's own publisher"));
+  EXPECT_TRUE(has(kind({"checkpoint-500/config.json"}), ": give one, such as " + path + "/checkpoint-500"));
+  EXPECT_TRUE(has(kind({"params.json", "consolidated.00.pth"}), "in its publisher's own format"));
   EXPECT_TRUE(has(kind({"m-Q4.gguf"}, true), "it has m-Q4.gguf, of llama.cpp"));
   EXPECT_TRUE(has(kind({"tf_model.h5"}, true), "of TensorFlow or Flax"));
   EXPECT_TRUE(has(kind({"model-00001-of-00002.safetensors"}, true), "the index of its files is missing"));
@@ -66,17 +65,17 @@ TEST_F(FolderKind, IsNamedWithTheWayOn) {
 
 TEST_F(FolderKind, IsADownloadThatHasNotEnded) {
   EXPECT_EQ(kind({"model.safetensors.part"}, true),
-            ": its download has not ended, as model.safetensors.part shows: run it again");
+            ": its download is not complete, as model.safetensors.part shows: run it again");
   EXPECT_TRUE(has(kind({".cache/huggingface/download/x.4d7a.incomplete"}, true),
                   "as .cache/huggingface/download/x.4d7a.incomplete shows"));
 }
 
 TEST_F(FolderKind, IsNoFolderAtAll) {
-  EXPECT_EQ(
-      describe_no_model(scratch_.path() / "meta-llama/Llama-3.1-8B"),
-      "there is no folder " + scratch_.path().string() +
-          "/meta-llama/Llama-3.1-8B: nothing is downloaded here, hf download meta-llama/Llama-3.1-8B --local-dir " +
-          scratch_.path().string() + "/meta-llama/Llama-3.1-8B fetches a model of the Hugging Face hub");
+  EXPECT_EQ(describe_no_model(scratch_.path() / "meta-llama/Llama-3.1-8B"),
+            "there is no folder " + scratch_.path().string() +
+                "/meta-llama/Llama-3.1-8B: meshtrain does not download models, but hf download meta-llama/Llama-3.1-8B "
+                "--local-dir " +
+                scratch_.path().string() + "/meta-llama/Llama-3.1-8B fetches a model of the Hugging Face hub");
   EXPECT_TRUE(has(describe_no_model(folder_), "hf download ORG/NAME --local-dir " + folder_.string()));
   write_file(folder_, "x");
   EXPECT_EQ(describe_no_model(folder_), folder_.string() + " is a file: name the folder of the model");

@@ -124,7 +124,7 @@ TEST_F(SafetensorsTest, AFileThatIsCutShortMeanwhileIsNamedWithTheTensor) {
   EXPECT_TRUE(at::equal(file.read("first"), counting({6, 6})));
   const std::string said = message<InputError>([&] { file.read("last"); });
   EXPECT_TRUE(has(said, "cannot read " + file_.string() + ": it has ")) << said;
-  EXPECT_TRUE(said.ends_with(": it was cut short meanwhile, for tensor \"last\"")) << said;
+  EXPECT_TRUE(said.ends_with(": it was cut short since, for tensor \"last\"")) << said;
   EXPECT_EQ(message<InputError>([&] { file.read("last", {{3, 4}, {1, 2}}); }), said);
 }
 
@@ -151,7 +151,7 @@ TEST_F(SafetensorsTest, RefusesACutFile) {
   const std::string full = content(file_);
   EXPECT_TRUE(has(refusal(std::string(3, '\1')), "cut short: 3 bytes"));
   EXPECT_TRUE(has(refusal(full.substr(0, 7)), "cut short: 7 bytes"));
-  EXPECT_TRUE(has(refusal(full.substr(0, 20)), "cut short or no safetensors file: its header should take"));
+  EXPECT_TRUE(has(refusal(full.substr(0, 20)), "cut short, or not a safetensors file: its header should take"));
   EXPECT_TRUE(has(refusal(full.substr(0, full.size() - 1)),
                   "tensor \"w\" ends at byte 96 of the data, of which there "
                   "are 95: the file was cut short"));
@@ -270,7 +270,7 @@ TEST_F(SafetensorsTest, AFullDiskLeavesNothing) {
 TEST_F(SafetensorsTest, SaysWhatIsThereInItsPlace) {
   EXPECT_TRUE(has(refusal("<html>" + std::string(500, ' ')), "not a safetensors file: it is a page of HTML"));
   EXPECT_TRUE(has(refusal(""), "not a safetensors file: it is an empty file"));
-  EXPECT_TRUE(has(refusal(std::string(5000, '\0')), "not a safetensors file: it is zeros alone"));
+  EXPECT_TRUE(has(refusal(std::string(5000, '\0')), "not a safetensors file: it is nothing but zeros"));
   EXPECT_TRUE(has(refusal("Access to this model is restricted."), "a text that begins \"Access to this model"));
   EXPECT_TRUE(
       has(refusal(std::string("PK\x03\x04\xff\xff\xff\xff", 8)), "not a safetensors file: it is a ZIP archive"));
@@ -336,7 +336,7 @@ TEST_F(SafetensorsTest, AFolderIsOneFileOrAnIndexOfMany) {
           "model-00002-of-00002.safetensors: has no tensor \"c\", though model.safetensors.index.json lists it there"));
   EXPECT_TRUE(has(with({{"c", 3}}), "tensor \"c\" has no file name"));
   for (const char* elsewhere : {"../x.safetensors", "/etc/passwd", "..", "", "sub/"}) {
-    EXPECT_TRUE(has(with({{"c", elsewhere}}), "not the name of a file beside it")) << elsewhere;
+    EXPECT_TRUE(has(with({{"c", elsewhere}}), "not the name of a file in the same folder")) << elsewhere;
   }
   write_file(index, "{}");
   EXPECT_TRUE(has(open(), "has no weight_map"));

@@ -65,16 +65,18 @@ TEST(HybridOnHosts, RefusesWhatWouldSpanHosts) {
     EXPECT_EQ(refusal(rank, 1, {0, 1, 0, 1}),
               begin +
                   "but ranks of several hosts alternate here: start neighbours on one host (mpirun --map-by slot, "
-                  "srun --distribution=block), or set parallel.fsdp.shard_size; some copies will then lie on several "
+                  "srun --distribution=block), or set parallel.fsdp.shard_size; some copies will then span several "
                   "hosts");
-    EXPECT_EQ(refusal(rank, 1, {0, 0, 0, 1}),
-              begin +
-                  "which are 1 on one and 3 on another: start as many on each, or set parallel.fsdp.shard_size; "
-                  "some copies will then lie on several hosts");
-    EXPECT_EQ(refusal(rank, 1, {0, 0, 0, 0, 1, 1}),
-              begin +
-                  "which are 2 on one and 4 on another: start as many on each, or set parallel.fsdp.shard_size: 2, "
-                  "the largest whose copies have one host each");
+    EXPECT_EQ(
+        refusal(rank, 1, {0, 0, 0, 1}),
+        begin +
+            "which are 1 on one and 3 on another: start the same number on each, or set parallel.fsdp.shard_size; "
+            "some copies will then span several hosts");
+    EXPECT_EQ(
+        refusal(rank, 1, {0, 0, 0, 0, 1, 1}),
+        begin +
+            "which are 2 on one and 4 on another: start the same number on each, or set parallel.fsdp.shard_size: 2, "
+            "the largest whose copies have one host each");
   }
   EXPECT_EQ(sharers(5, 1, {0, 0, 0, 0, 1, 1}, 2), (Ranks{4, 5}));
 }
