@@ -285,7 +285,7 @@ TEST_F(ConvertProgram, ImportIsRefusedWithEveryDifference) {
   EXPECT_TRUE(has(refusal({"import", path("own"), recipe, "--run-dir", run_dir}), "holds a run; continue it with"));
   fs::copy(hf / "model.safetensors", path("own/model.safetensors"), fs::copy_options::overwrite_existing);
   const std::string tensors = refusal({"import", path("own"), recipe, "--run-dir", path("new")});
-  EXPECT_TRUE(has(tensors, "model.embed_tokens.weight: [64, 32], was [97, 16] there; ")) << tensors;
+  EXPECT_TRUE(has(tensors, "model.embed_tokens.weight: [64, 32], but [97, 16] in it; ")) << tensors;
   EXPECT_TRUE(has(tensors, "; and ") && has(tensors, " more")) << tensors;
   fs::remove(path("own/model.safetensors"));
   EXPECT_TRUE(has(refusal({"import", path("own"), recipe, "--run-dir", path("new")}), "there is no model.safetensors"));

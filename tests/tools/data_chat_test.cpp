@@ -338,7 +338,7 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
                        "\n");
   EXPECT_TRUE(has(only_complaint(run_meshtrain(words("roles.jsonl", 64))),
                   "1 without a label that counts; no message has the role assistant, whose labels count: the roles are "
-                  "bot, user: write"));
+                  "bot, user: rename"));
   write("a.txt", "{}");
   EXPECT_TRUE(has(only_complaint(run_meshtrain(words("a.txt", 64))),
                   "conversations are JSON lines, in a file *.jsonl or *.ndjson: if each of its lines is"));
@@ -359,8 +359,9 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   EXPECT_TRUE(has(only_complaint(run_meshtrain(no_template)), "has no chat template"));
   Words other = words("a.jsonl", 64);
   *std::find(other.begin(), other.end(), path("chat.bin").string()) = path("chat.tokens").string();
-  EXPECT_EQ(only_complaint(run_meshtrain(other)),
-            "--out must be NAME.bin with --chat, not " + path("chat.tokens").string());
+  EXPECT_EQ(only_complaint(run_meshtrain(other)), "--out must be NAME.bin with --chat, not " +
+                                                      path("chat.tokens").string() +
+                                                      ": NAME.idx and NAME.mask are written next to it");
 }
 
 // The loss of a run on what was prepared is that of the assistant's labels, and the model learns to answer and to stop.
@@ -431,7 +432,7 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
                         "--chat-template", llama3(),      "--prompt-file", path("asked.jsonl"), "--json",
                         "--max-tokens",    "20"};
   EXPECT_TRUE(
-      has(only_complaint(run_meshtrain(answer)), "asked.jsonl:2: the conversation ends with a message of the "));
+      has(only_complaint(run_meshtrain(answer)), "asked.jsonl:2: the conversation ends with an assistant message"));
   Words continuing = answer;
   continuing.push_back("--continue-final-message");
   const Ending answered = run_meshtrain(continuing);

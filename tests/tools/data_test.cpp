@@ -155,7 +155,7 @@ TEST(DataCommand, TokenisesText) {
   EXPECT_TRUE(has(only_complaint(run_meshtrain({"data", "prepare", "--out", out})), "give --text, --bytes or --chat"));
   EXPECT_TRUE(
       has(only_complaint(run_meshtrain({"data", "prepare", "--text", tokenizer, "--tokenizer", "bytes", "--out", out})),
-          "no token ends documents: bytes names none"));
+          "no token ends documents: bytes has no eos_token"));
 }
 
 TEST(DataCommand, GoesOnAfterItWasKilled) {

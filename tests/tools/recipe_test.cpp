@@ -537,14 +537,14 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
       complaint_of("b.toml", "[a]\n"),
       path + "b.toml: torchtitan's TOML is not read: torchtitan stopped using it in February 2026; write a recipe"));
   for (const auto& [text, at] : std::vector<std::pair<std::string, std::string>>{
-           {"--num-layers 2\n  --seq-length $SEQ_LENGTH\n", "2:16: \"$SEQ_LENGTH\" is"},
-           {"--num-layers 2 --lr \"${LR}\"\n", "1:21: \"${LR}\" is"},
-           {"ARGS=(\n--num-layers 2\n)\npython pretrain_gpt.py ${ARGS[@]}\n", "1:1: \"ARGS=(\" is"},
-           {"python pretrain_gpt.py --num-layers 2 | tee log\n", "1:39: \"|\" is"}}) {
+           {"--num-layers 2\n  --seq-length $SEQ_LENGTH\n", "2:16: \"$SEQ_LENGTH\""},
+           {"--num-layers 2 --lr \"${LR}\"\n", "1:21: \"${LR}\""},
+           {"ARGS=(\n--num-layers 2\n)\npython pretrain_gpt.py ${ARGS[@]}\n", "1:1: \"ARGS=(\""},
+           {"python pretrain_gpt.py --num-layers 2 | tee log\n", "1:39: \"|\""}}) {
     EXPECT_EQ(complaint_of("g.sh", text),
               path + "g.sh:" + at +
-                  " for a shell, and scripts are not read: give a file with the arguments that the script starts "
-                  "Megatron-LM with; docs/recipe.md has the command that writes them");
+                  " needs a shell, and scripts are not read: give a file with the arguments that the script passes to "
+                  "Megatron-LM; docs/recipe.md has the command that writes them");
   }
   EXPECT_EQ(complaint_of("h.txt", "--num-layers 'a\n"), path + "h.txt:1:14: a quotation mark is not closed");
   EXPECT_TRUE(has(complaint_of("f.sh", "python train.py --bs 3\n"),

@@ -255,8 +255,9 @@ TEST_F(CollectiveFaults, ARankThatLeavesOneOutOrHasAnotherOrderIsNamedWithWhomIt
       EXPECT_EQ(ending.status, 1) << ending.err;
       ASSERT_EQ(warnings_of(ending).size(), 1) << ending.err;
       const std::string warning = warnings_of(ending)[0];
-      expect_match(warning,
-                   "^ranks issue collectives in different orders, or one leaves one out, and wait for each other");
+      expect_match(
+          warning,
+          "^ranks issue collectives in different orders, or one rank skips a collective, and wait for each other");
       expect_match(warning,
                    short_name(culprit, ranks) +
                        R"( on \S+ in all_reduce of \[64\] Float for vote, number \d+ of group world, in step 20)");
@@ -285,8 +286,9 @@ TEST_F(CollectiveFaults, StagesThatWaitForEachOtherAreNamedWithBothLinks) {
     EXPECT_EQ(ending.status, 1) << ending.err;
     ASSERT_EQ(warnings_of(ending).size(), 1) << ending.err;
     const std::string warning = warnings_of(ending)[0];
-    expect_match(warning,
-                 "^ranks issue collectives in different orders, or one leaves one out, and wait for each other");
+    expect_match(
+        warning,
+        "^ranks issue collectives in different orders, or one rank skips a collective, and wait for each other");
     expect_match(warning, R"(rank 1 \(pp=1\) on \S+ in message of \[64\] Float for pp.input_gradients, number 20 of )"
                           "link pp 2>1 from rank 2 to rank 1, in step 20");
     expect_match(warning, R"(rank 2 \(pp=2\) on \S+ in message of \[64\] Float for pp.activations, number 20 of )"
@@ -301,8 +303,9 @@ TEST_F(CollectiveFaults, AnotherOperationOrShapeEndsTheRunWithBoth) {
       const Ending ending = run(kind, ranks, culprit);
       EXPECT_EQ(ending.status, 5) << ending.err;
       const std::string wrong = kind == "shape" ? R"(all_reduce .*output \[128\])" : R"(all_gather .*output \[128\])";
-      expect_match(ending.err, short_name(culprit, ranks) + ": " + wrong + ".* made another call");
-      expect_match(ending.err, short_name(culprit ^ 1, ranks) + R"(: all_reduce .*output \[64\].* made another call)");
+      expect_match(ending.err, short_name(culprit, ranks) + ": " + wrong + ".* made a different call");
+      expect_match(ending.err,
+                   short_name(culprit ^ 1, ranks) + R"(: all_reduce .*output \[64\].* made a different call)");
     }
   }
 }

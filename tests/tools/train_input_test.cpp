@@ -100,8 +100,7 @@ TEST_F(TrainInput, TasksThatMpiDoesNotSeeAreRefusedOnEach) {
                                          {"PALS_LOCAL_SIZE", "PALS_RANKID", "3"}}) {
     const std::string message = complaint(run_program(command(1, {}), {size + "=4", rank + "=" + task}), 2);
     EXPECT_EQ(message.rfind("task " + task + " on host ", 0), 0u) << message;
-    EXPECT_TRUE(has(message, ": the launcher announces 4 tasks (" + size + "), but MPI sees 1, this one alone"))
-        << message;
+    EXPECT_TRUE(has(message, ": the launcher announces 4 tasks (" + size + "), but MPI sees only this one")) << message;
   }
   EXPECT_FALSE(std::filesystem::exists(run_dir)) << "nothing is left behind";
 }
@@ -114,7 +113,8 @@ TEST_F(TrainInput, TasksWhoseMpiCannotStartAreToldWhy) {
                          "SLURM_STEP_NUM_TASKS=2", "SLURM_NODELIST=here", "SLURM_PROCID=" + task});
     const std::string message = complaint(ending, 2);
     EXPECT_EQ(message.rfind("task " + task + " on host ", 0), 0u) << message;
-    EXPECT_TRUE(has(message, ": the launcher announces 2 tasks (SLURM_STEP_NUM_TASKS), but MPI sees 1")) << message;
+    EXPECT_TRUE(has(message, ": the launcher announces 2 tasks (SLURM_STEP_NUM_TASKS), but MPI sees only this one"))
+        << message;
     EXPECT_TRUE(has(message, "srun --mpi=pmix")) << message;
   }
 }
@@ -193,7 +193,7 @@ TEST_F(TrainInput, TokenFile) {
   message = complaint(2, {"--mesh", "dp=2"});
   EXPECT_EQ(message, "data.tokens: cannot read " + tokens + ": No such file or directory");
   message = complaint(2, {"--mesh", "dp=2", "--set", "data.source=make tokens"});
-  EXPECT_EQ(message, "data.tokens: there is no " + tokens + "; the recipe says that it comes from: make tokens");
+  EXPECT_EQ(message, "data.tokens: " + tokens + " does not exist; according to the recipe it comes from: make tokens");
   write("other.yaml", "extends: tiny.yaml\ndata: {source: make tokens, tokens: a.bin}\n");
   recipe = path("other.yaml");
   message = complaint(1, {"--set", "data.tokens=b.bin"});
@@ -276,7 +276,7 @@ TEST_F(TrainInput, AnExportOntoTheRun) {
     EXPECT_EQ(refusal(run_dir / name),
               "train.export: " + run + "/" + name + " cannot be exported to: the run's " + run + "/" + name + end);
   }
-  EXPECT_TRUE(has(refusal(run_dir / "checkpoints/mine"), "the run's " + run + "/checkpoints takes"));
+  EXPECT_TRUE(has(refusal(run_dir / "checkpoints/mine"), "the run's " + run + "/checkpoints is there"));
   run_dir = path("new/run");
   EXPECT_TRUE(has(refusal(path("new")), "the run directory " + run_dir.string() + " is there"));
   run_dir = path("mine.partial");

@@ -176,7 +176,7 @@ TEST_F(Against, NormsAreExplainedByWhatTheyCount) {
   for (const auto& [value, explanation] :
        {std::pair{std::sqrt(all * all - embedding * embedding), "norm: lacks the embedding"},
         {std::sqrt(all * all + embedding * embedding), "norm: counts the embedding twice"},
-        {all / std::sqrt(2.0), "norm: of the shard of one of dp=2 ranks"},
+        {all / std::sqrt(2.0), "norm: about that of one rank's shard, with dp=2"},
         {all * std::sqrt(2.0), "norm: squares are summed over dp=2, whose ranks have the same gradients"}}) {
     step["grad_norm"] = value;
     update(kClip / value, kDecay);
@@ -311,7 +311,7 @@ TEST_F(Against, RefusesLayersAndSamplesThatTheModelDoesNotHave) {
   step["sample"] = 1;
   write_step();
   write("sample", {{"model.norm.weight", at::full({1}, 1 << 20, at::kLong)}});
-  EXPECT_TRUE(has(refusal(), "model.norm.weight must have numbers of elements")) << refusal();
+  EXPECT_TRUE(has(refusal(), "model.norm.weight must have the indices of elements")) << refusal();
 }
 
 TEST_F(Against, RefusesWhatCannotBeCompared) {
@@ -408,7 +408,7 @@ TEST_F(AgainstFused, GradientsOfFusedLayersAreReadByTheirRows) {
     std::string text;
     EXPECT_TRUE(verify_against(folder(), {}, [&](const std::string& part) { text += part; })) << text;
     EXPECT_TRUE(has(text, "worst weight update")) << text;
-    EXPECT_EQ(has(text, "left out   gradients and updates: of 1 tensor all but 90 elements at most"), sampled) << text;
+    EXPECT_EQ(has(text, "left out   gradients and updates: in 1 tensor all but at most 90 elements"), sampled) << text;
     if (sampled) {
       for (const char* kind : {"gradients", "after"}) fs::remove_all(folder() / kind);
     }

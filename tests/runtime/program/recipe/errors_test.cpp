@@ -280,9 +280,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"model.family=gemma2", "model.layer_types=[sliding_attention, full_attention]"},
                    "--set model.layer_types=[sliding_attention, full_attention]: has sliding_attention, which needs a "
                    "sliding_window"},
-        BadSetting{{"model.family=phi3", "model.partial_rotary_factor=0.1"},
-                   "--set model.partial_rotary_factor=0.1: rotates 1 feature of a head: rotary positions rotate pairs of "
-                   "features"}));
+        BadSetting{
+            {"model.family=phi3", "model.partial_rotary_factor=0.1"},
+            "--set model.partial_rotary_factor=0.1: rotates 1 feature of a head: rotary positions rotate pairs of "
+            "features"}));
 
 // Returns settings of model.rope_scaling and their errors.
 std::vector<BadSetting> bad_scalings() {

@@ -149,11 +149,11 @@ TEST_F(Stalls, ARankThatIsSeenThroughASilentOneIsNotBlamed) {
   wait(0, 1, 12000);
   wait(1, 1, 12000);
   for (const size_t rank : {2, 3}) ranks[rank].runs = false;  // another host's
-  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 alike, hold up");
+  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 likewise, hold up");
   ranks[3].speaker = 2;
   expect(Cause::Frozen, {2}, "rank 2 on a holds up 2 ranks");
   ranks[3].activity.is_stopped = true;  // as rank 2 has said before
-  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 alike, hold up");
+  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 likewise, hold up");
 }
 
 TEST_F(Stalls, AStoppedRankIsBlamedThoughItHasEndedItsPart) {

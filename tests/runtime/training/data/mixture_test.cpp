@@ -167,7 +167,8 @@ TEST_F(MixtureTest, NamesTheEntryThatIsWrong) {
   recipe.mixture[1] = source(2, 5, 1);
   recipe.mixture[0].tokens = folder_.path() / "none.bin";
   recipe.mixture[0].source = "make none";
-  EXPECT_TRUE(has(message<InputError>([&] { open(recipe); }), "data.mixture[0].tokens: there is no "));
+  EXPECT_TRUE(has(message<InputError>([&] { open(recipe); }),
+                  "none.bin does not exist; according to the recipe it comes from: make none"));
 }
 
 }  // namespace
