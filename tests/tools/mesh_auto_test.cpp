@@ -89,7 +89,7 @@ TEST_F(MeshAuto, IsRefusedInOneLine) {
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "device=cuda"}),
             "--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--machine", "h100", "--set", "device=cpu"}),
-            "--machine h100 has times for GPUs, but device: cpu takes CPUs here: give a machine with these, or leave "
+            "--machine h100 has times for GPUs, but device: cpu uses CPUs here: give a machine with these, or leave "
             "--machine out");
   EXPECT_EQ(
       complaint(2, {"--mesh", "auto", "--check"}),
