@@ -80,7 +80,7 @@ at::Tensor rows_at(const at::Tensor& tensor, const at::Tensor& numbers, const at
 
 at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows, const at::Tensor& left_out) {
   if (has_row_loops(y) && rows.is_contiguous()) {
-    static const Operator<decltype(slots_on_host)> sum("meshtrain::expert_slots");
+    static const Operator<decltype(slots_on_host)> sum("meshtrain::host_expert_slots");
     return sum(y, rows, left_out.defined() ? std::optional(left_out) : std::nullopt);
   }
   at::Tensor out = at::empty({rows.size(0), y.size(1)}, y.options());
@@ -101,7 +101,7 @@ at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows, const at::Te
 
 void scale_rows(at::Tensor y, const at::Tensor& factors) {
   if (has_row_loops(y) && factors.scalar_type() == at::kFloat && factors.is_contiguous()) {
-    static const Operator<decltype(scale_on_host)> scale("meshtrain::scale_expert_rows");
+    static const Operator<decltype(scale_on_host)> scale("meshtrain::host_scale_expert_rows");
     return scale(y, factors);
   }
   if (y.scalar_type() == factors.scalar_type()) {
@@ -123,8 +123,9 @@ void add_row_dots(const at::Tensor& sums, const at::Tensor& a, const at::Tensor&
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define<&slots_on_host, &slots_on_host>(library, "expert_slots(Tensor y, Tensor rows, Tensor? left_out) -> Tensor");
-  define<&scale_on_host, &scale_on_host>(library, "scale_expert_rows(Tensor(a!) y, Tensor factors) -> ()");
+  define<&slots_on_host, &slots_on_host>(library,
+                                         "host_expert_slots(Tensor y, Tensor rows, Tensor? left_out) -> Tensor");
+  define<&scale_on_host, &scale_on_host>(library, "host_scale_expert_rows(Tensor(a!) y, Tensor factors) -> ()");
 }
 
 }  // namespace meshtrain

@@ -55,11 +55,11 @@ TEST_F(FailureOnGpu, ARankThatIsStoppedIsNamed) {
     SCOPED_TRACE(it.mesh + " over " + it.backend);
     std::filesystem::remove_all(run_dir);
     const std::string process = path("process." + it.mesh + "." + it.backend);
-    Program program(
-        command(2,
-                {"--mesh", it.mesh, "--set", "device=cuda", "--set", "parallel.backend=" + it.backend, "--set",
-                 "train.steps=100000", "--set", "parallel.stall_warning=2", "--set", "parallel.timeout=5"},
-                "[ \"$OMPI_COMM_WORLD_RANK\" != 1 ] || echo $$ >" + process));
+    Program program(command(2,
+                            {"--mesh", it.mesh, "--set", "device=cuda", "--set", "parallel.backend=" + it.backend,
+                             "--set", "train.steps=100000", "--set", "parallel.stall_warning=2", "--set",
+                             "parallel.timeout=5", "--set", "model.num_hidden_layers=2"},
+                            "[ \"$OMPI_COMM_WORLD_RANK\" != 1 ] || echo $$ >" + process));
     for (int looks = 0; metrics().size() < 5 && looks < 3000; ++looks) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }

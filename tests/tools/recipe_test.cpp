@@ -19,7 +19,7 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
   EXPECT_EQ(
       one.out,
       "train.clip_norm: a number\n  default: 1\n  at least 0\n  Scales the gradients of a step down to this L2 norm, "
-      "that of all parameters together, when theirs\n  is larger. 0 turns clipping off.\n");
+      "over all parameters, when their norm is\n  larger. 0 turns clipping off.\n");
   const Ending all = run_meshtrain({"recipe", "--explain"});
   EXPECT_EQ(all.status, 0) << all.err;
   EXPECT_TRUE(has(all.out, "\nschedule.total_steps ")) << all.out;

@@ -159,7 +159,7 @@ GatedActivation glu_of_experts(Activation activation) {
                                          const at::Tensor& weights) -> std::optional<WeightedGradients> {
     if (!is_host(gate_up.device()) || !has_glu_loops(gate_up) || weights.scalar_type() != at::kFloat) return {};
     const at::Tensor hidden = grad.contiguous();
-    static const Operator<decltype(glu_weighted_backward)> backward("meshtrain::glu_weighted_backward");
+    static const Operator<decltype(glu_weighted_backward)> backward("meshtrain::host_glu_weighted_backward");
     const at::NoGradGuard no_grad;
     const auto [d_gate_up, d_weights] = backward(hidden, gate_up, weights, static_cast<int64_t>(activation));
     return WeightedGradients{d_gate_up, hidden, d_weights};
@@ -171,9 +171,9 @@ TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
   define<&glu_forward, &glu_on_gpu>(library, "glu(Tensor gate_up, int activation) -> Tensor");
   define<&glu_backward, &glu_backward_on_gpu>(library,
                                               "glu_backward(Tensor grad, Tensor gate_up, int activation) -> Tensor");
-  define<&glu_weighted_backward, &glu_weighted_backward>(
-      library,
-      "glu_weighted_backward(Tensor(a!) grad, Tensor gate_up, Tensor weights, int activation) -> (Tensor, Tensor)");
+  define<&glu_weighted_backward, &glu_weighted_backward>(library,
+                                                         "host_glu_weighted_backward(Tensor(a!) grad, Tensor gate_up, "
+                                                         "Tensor weights, int activation) -> (Tensor, Tensor)");
 }
 
 }  // namespace meshtrain
