@@ -145,7 +145,7 @@ TEST_P(CheckpointDisksTest, CheckpointsOfOlderVersionsHaveNoIdAndAreGoneOnFrom) 
     for (const int64_t step : {10, 20}) fs::create_directories(folder().step(step));
   }
   ranks_.barrier();
-  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of a run without an id, this is a new run"));
+  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of a run without an id, but this is a new run"));
   CheckpointDisks disks = start(folder_of(0).step(10));
   disks.settle(10);
   write(disks, 30);
