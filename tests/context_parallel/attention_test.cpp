@@ -369,7 +369,7 @@ TEST(Attention, UlyssesRefusesHeadsThatItCannotShareOut) {
     run({q, q, q}, layout, ContextAlgorithm::Ulysses);
     FAIL() << "not refused";
   } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find("share out 3 query heads"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("divide 3 query heads"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find(world().coordinate_text()), std::string::npos) << error.what();
   }
 }
