@@ -33,21 +33,10 @@ bool has_row_loops(const at::Tensor& rows) {
   return is_host(rows.device()) && has_lanes(rows.scalar_type()) && rows.is_contiguous();
 }
 
-/// Calls loop(set, an element, first, count) for ranges of rows; of the Meta device there is nothing to compute.
-template <class Loop>
-void for_rows(const at::Tensor& like, int64_t rows, int64_t size, const Loop& loop) {
-  if (like.is_meta()) return;
-  with_lanes(like.scalar_type(), [&](auto set) {
-    for_row_ranges(rows, size, [&](int64_t first, int64_t count) {
-      like.scalar_type() == at::kFloat ? loop(set, float(), first, count) : loop(set, c10::BFloat16(), first, count);
-    });
-  });
-}
-
 at::Tensor slots_on_host(const at::Tensor& y, const at::Tensor& rows, const std::optional<at::Tensor>& left_out) {
   const int64_t slots = rows.size(1), width = y.size(1);
   const at::Tensor out = at::empty({rows.size(0), width}, y.options());
-  for_rows(y, rows.size(0), slots * width, [&]<class Set, class T>(Set, T, int64_t first, int64_t count) {
+  for_lane_rows(y, rows.size(0), slots * width, [&]<class Set, class T>(Set, T, int64_t first, int64_t count) {
     row_loops_host::add_slots<Set>(y.const_data_ptr<T>(), rows.const_data_ptr<int64_t>() + first * slots,
                                    left_out ? left_out->const_data_ptr<bool>() + first * slots : nullptr, count, slots,
                                    width, out.data_ptr<T>() + first * width);
@@ -56,7 +45,7 @@ at::Tensor slots_on_host(const at::Tensor& y, const at::Tensor& rows, const std:
 }
 
 void scale_on_host(at::Tensor y, const at::Tensor& factors) {
-  for_rows(y, y.size(0), y.size(1), [&]<class Set, class T>(Set, T, int64_t first, int64_t count) {
+  for_lane_rows(y, y.size(0), y.size(1), [&]<class Set, class T>(Set, T, int64_t first, int64_t count) {
     row_loops_host::scale<Set>(y.data_ptr<T>() + first * y.size(1), factors.const_data_ptr<float>() + first, count,
                                y.size(1));
   });

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -41,6 +42,18 @@ template <class Loop>
 void for_row_ranges(int64_t rows, int64_t size, const Loop& loop) {
   const int64_t grain = std::max<int64_t>(1, kHostGrain / std::max<int64_t>(size, 1));
   at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) { loop(begin, end - begin); });
+}
+
+/// Calls `loop` as for_row_ranges() does, with the set of instructions and the type of elements before the range, for
+/// rows of tensors like `like`, for which has_lanes(). Of the Meta device there is nothing to compute.
+template <class Loop>
+void for_lane_rows(const at::Tensor& like, int64_t rows, int64_t size, const Loop& loop) {
+  if (like.is_meta()) return;
+  with_lanes(like.scalar_type(), [&](auto set) {
+    for_row_ranges(rows, size, [&](int64_t first, int64_t count) {
+      like.scalar_type() == at::kFloat ? loop(set, float(), first, count) : loop(set, c10::BFloat16(), first, count);
+    });
+  });
 }
 
 }  // namespace meshtrain

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 namespace meshtrain {
@@ -9,20 +8,14 @@ namespace meshtrain {
 /// chooses by the device, and so has other temporaries, chooses as it would there. Without one they stand for a GPU's.
 class MetaDeviceGuard {
  public:
-  /// `visits_all_pieces`: see visits_all_pieces().
-  explicit MetaDeviceGuard(c10::DeviceType device, bool visits_all_pieces = true);
+  explicit MetaDeviceGuard(c10::DeviceType device);
   ~MetaDeviceGuard();
   MetaDeviceGuard(const MetaDeviceGuard&) = delete;
   MetaDeviceGuard& operator=(const MetaDeviceGuard&) = delete;
 
  private:
   c10::DeviceType before_;
-  bool visited_all_pieces_;
 };
-
-/// Returns false when a loop over pieces of tensors like `tensor` may leave out pieces of the same size as the first:
-/// in a dry run that counts memory, and does not record operators.
-bool visits_all_pieces(const at::Tensor& tensor);
 
 /// Returns the type of a device; for the Meta device that of the device it stands for.
 c10::DeviceType stood_for(c10::Device device);

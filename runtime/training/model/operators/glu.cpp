@@ -29,23 +29,11 @@ bool has_glu_loops(const at::Tensor& gate_up) {
   return has_lanes(gate_up.scalar_type()) && gate_up.size(1) % (2 * kLanes) == 0;
 }
 
-/// Calls `loop` with the set of instructions, the type of float or bf16 elements, and the first and the number of some
-/// rows, in parallel; of the Meta device there is nothing to compute.
-template <class Loop>
-void for_glu_rows(const at::Tensor& gate_up, const Loop& loop) {
-  if (gate_up.is_meta()) return;
-  with_lanes(gate_up.scalar_type(), [&](auto set) {
-    for_row_ranges(gate_up.size(0), gate_up.size(1), [&](int64_t row, int64_t rows) {
-      gate_up.scalar_type() == at::kFloat ? loop(set, float(), row, rows) : loop(set, c10::BFloat16(), row, rows);
-    });
-  });
-}
-
 at::Tensor glu_forward(const at::Tensor& gate_up, int64_t activation) {
   const int64_t features = gate_up.size(1) / 2;
   if (has_glu_loops(gate_up)) {
     const at::Tensor from = gate_up.contiguous(), out = at::empty({gate_up.size(0), features}, gate_up.options());
-    for_glu_rows(from, [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
+    for_lane_rows(from, from.size(0), from.size(1), [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
       glu_host::forward<Set>(from.const_data_ptr<T>() + row * 2 * features, rows, features, is_gelu(activation),
                              out.data_ptr<T>() + row * features);
     });
@@ -58,7 +46,7 @@ at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, int64
   const int64_t features = gate_up.size(1) / 2;
   if (has_glu_loops(gate_up)) {
     const at::Tensor grads = grad.contiguous(), from = gate_up.contiguous(), out = at::empty_like(from);
-    for_glu_rows(from, [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
+    for_lane_rows(from, from.size(0), from.size(1), [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
       glu_host::backward<Set>(grads.const_data_ptr<T>() + row * features, from.const_data_ptr<T>() + row * 2 * features,
                               rows, features, is_gelu(activation), out.data_ptr<T>() + row * 2 * features);
     });
@@ -85,7 +73,7 @@ TwoTensors glu_weighted_backward(at::Tensor grad, const at::Tensor& gate_up, con
   const int64_t features = gate_up.size(1) / 2;
   const at::Tensor from = gate_up.contiguous(), factors = weights.contiguous();
   const at::Tensor out = at::empty_like(from), dots = at::empty_like(factors);
-  for_glu_rows(from, [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
+  for_lane_rows(from, from.size(0), from.size(1), [&]<class Set, class T>(Set, T, int64_t row, int64_t rows) {
     glu_host::weighted_backward<Set>(grad.data_ptr<T>() + row * features, from.const_data_ptr<T>() + row * 2 * features,
                                      factors.const_data_ptr<float>() + row, rows, features, is_gelu(activation),
                                      out.data_ptr<T>() + row * 2 * features, dots.data_ptr<float>() + row);
