@@ -146,8 +146,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
   const WorkGuard real_work;
   WindowMemory windows;
   MetaMemory memory;
-  const MetaDeviceGuard device(hosts.gpus ? at::kCUDA : at::kCPU,
-                               /*visits_all_pieces=*/recording != Recording::None);
+  const MetaDeviceGuard device(hosts.gpus ? at::kCUDA : at::kCPU);
   std::optional<HostCopies> copies;
   if (!hosts.gpus) copies.emplace();
 

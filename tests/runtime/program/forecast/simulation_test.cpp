@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "mesh/device/aten.h"
@@ -15,24 +15,20 @@
 namespace meshtrain::testing {
 namespace {
 
-TEST(RowChunks, OfTheSameSizeAreLeftOutWhereMemoryAloneCounts) {
-  using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+TEST(RowChunks, OfTheSameSizeAreOneOnTheMetaDevice) {
+  using Ranges = std::vector<std::array<int64_t, 3>>;  // first, count, calls that it stands for
   const auto visited = [](const at::Tensor& tensor, int64_t rows) {
     Ranges ranges;
-    for_row_chunks(tensor, rows, kTemporaryBytes / 4,
-                   [&](int64_t first, int64_t count) { ranges.emplace_back(first, count); });
+    for_row_chunks(tensor, rows, kTemporaryBytes / 4, [&](int64_t first, int64_t count) {
+      ranges.push_back({first, count, RepeatedCalls::current()});
+    });
     return ranges;
   };
   const at::Tensor meta = at::empty({10}, at::TensorOptions(at::kMeta)), host = at::empty({10});
-  const Ranges all = {{0, 4}, {4, 4}, {8, 2}};
-  EXPECT_EQ(visited(meta, 10), all);
-  {
-    const MetaDeviceGuard memory_alone(at::kCPU, /*visits_all_pieces=*/false);
-    EXPECT_EQ(visited(meta, 10), (Ranges{{0, 4}, {8, 2}}));
-    EXPECT_EQ(visited(meta, 8), (Ranges{{0, 4}}));
-    EXPECT_EQ(visited(host, 10), all) << "which has memory";
-  }
-  EXPECT_EQ(visited(meta, 10), all);
+  EXPECT_EQ(visited(meta, 10), (Ranges{{0, 4, 2}, {8, 2, 1}}));
+  EXPECT_EQ(visited(meta, 8), (Ranges{{0, 4, 2}}));
+  EXPECT_EQ(visited(meta, 3), (Ranges{{0, 3, 1}}));
+  EXPECT_EQ(visited(host, 10), (Ranges{{0, 4, 1}, {4, 4, 1}, {8, 2, 1}})) << "which has memory";
 }
 
 TEST(Simulation, HasTheSameMemoryWithAndWithoutARecordOfOperators) {
