@@ -161,9 +161,8 @@ int check(TrainArguments& arguments) {
     print("plan: " + describe_forecast(*prepared.forecast) + basis_text(prepared.request));
     const std::vector<int64_t> stages = stage_memory(prepared.decisions, prepared.request.hosts);
     if (!stages.empty()) print("plan: " + describe_stages(prepared.decisions.pipeline, stages));
-    if (const auto worst = forecast_worst_routing(prepared.decisions, prepared.request.hosts)) {
-      print("plan: if all tokens choose the experts of one rank, " + describe_forecast(*worst));
-    }
+    const std::string worst = describe_worst_routing(prepared.decisions, prepared.request.hosts);
+    if (!worst.empty()) print("plan: " + worst);
   }
   std::printf("\n%s", to_yaml(prepared.decisions).c_str());
   return 0;

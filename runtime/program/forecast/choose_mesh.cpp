@@ -20,13 +20,11 @@ ChosenMesh fastest_mesh(const Recipe& recipe, ForecastRequest request) {
   const MeshSearch search = search_meshes(recipe, request);
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   const MeshForecast& best = search.meshes.front();
-  std::string reason = "--mesh auto: " + best.layout.describe() + ", the fastest of " +
-                       counted(search.meshes.size(), "mesh", "meshes") +
-                       " by the plan: " + describe_forecast(best.forecast);
-  if (const auto worst = forecast_worst_routing(resolve(best.recipe, best.layout), request.hosts)) {
-    reason += "; if all tokens choose the experts of one rank, " + describe_forecast(*worst);
-  }
-  return {best.layout, reason + basis_text(request)};
+  const std::string worst = describe_worst_routing(resolve(best.recipe, best.layout), request.hosts);
+  return {best.layout, "--mesh auto: " + best.layout.describe() + ", the fastest of " +
+                           counted(search.meshes.size(), "mesh", "meshes") +
+                           " by the plan: " + describe_forecast(best.forecast) + (worst.empty() ? "" : "; " + worst) +
+                           basis_text(request)};
 }
 
 }  // namespace

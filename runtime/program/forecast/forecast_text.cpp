@@ -362,6 +362,11 @@ std::string describe_stages(const PipelineChoice& pipeline, const std::vector<in
   return describe(pipeline) + "; the ranks along pp need " + enumerated(sizes);
 }
 
+std::string describe_worst_routing(const Decisions& decisions, const ForecastHosts& hosts) {
+  const std::optional<RunForecast> worst = forecast_worst_routing(decisions, hosts);
+  return worst ? "if all tokens choose the experts of one rank, " + describe_forecast(*worst) : "";
+}
+
 std::string worst_routing_text(const MeshForecast& mesh) {
   if (!mesh.worst_routing) return "";
   const StepForecast& step = mesh.worst_routing->step;

@@ -37,6 +37,9 @@ std::string describe_stages(const PipelineChoice& pipeline, const std::vector<in
 /// Returns the same about a mesh, in lines of a plan.
 std::string stages_text(const MeshForecast& mesh, const std::vector<int64_t>& bytes);
 
+/// Returns forecast_worst_routing() in words; empty without it.
+std::string describe_worst_routing(const Decisions& decisions, const ForecastHosts& hosts);
+
 /// Returns a line of a plan about MeshForecast::worst_routing; empty without it.
 std::string worst_routing_text(const MeshForecast& mesh);
 

@@ -10,6 +10,7 @@
 #include "runtime/program/forecast/forecast_text.h"
 #include "runtime/program/forecast/search.h"
 #include "runtime/program/recipe/load.h"
+#include "tests/runtime/program/forecast/gpu_request.h"
 #include "tests/runtime/program/recipe/fitting_recipe.h"
 #include "tests/support/files.h"
 
@@ -60,14 +61,6 @@ TEST(ExpertForecast, IsPrinted) {
   EXPECT_EQ(json["meshes"][0]["worst_routing"]["memory_bytes_total"], 3 << 20);
 }
 
-ForecastRequest on_gpus(int64_t ranks) {
-  ForecastRequest request;
-  request.ranks = ranks;
-  request.hosts = {8, true};
-  request.machine = std::make_shared<const Machine>(load_machine("h100"));
-  return request;
-}
-
 TEST(ExpertForecast, TheSearchHasEachEpThatDividesTheExperts) {
   const auto meshes_of = [](const Recipe& recipe) {
     std::set<std::string> all;
@@ -84,7 +77,7 @@ TEST(ExpertForecast, TheSearchHasEachEpThatDividesTheExperts) {
 
 TEST(ExpertForecast, TheBestMeshHasEpWhereMemoryForcesIt) {
   const Recipe recipe = wide_mixture();
-  ForecastRequest request = on_gpus(2);
+  ForecastRequest request = gpu_request(2);
   const MeshSearch all = search_meshes(recipe, request);
   int64_t least = INT64_MAX;
   for (const MeshForecast& mesh : all.meshes) {
@@ -103,7 +96,7 @@ TEST(ExpertForecast, OtherSettingsAreNotTriedForEveryEp) {
                   {"model.num_attention_heads=1", "model.num_key_value_heads=1", "train.sequence_length=63",
                    "model.num_hidden_layers=1", "train.activation_checkpointing.mode=full"},
                   "");
-  ForecastRequest request = on_gpus(4);
+  ForecastRequest request = gpu_request(4);
   request.scope = SearchScope::All;
   const std::vector<MeshForecast> meshes = search_meshes(recipe, request).meshes;
   EXPECT_EQ(meshes.size(), 3u) << "ep of 1, 2 and 4";

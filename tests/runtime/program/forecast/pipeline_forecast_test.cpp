@@ -11,6 +11,7 @@
 #include "runtime/program/forecast/in_flight.h"
 #include "runtime/program/forecast/settings.h"
 #include "runtime/program/recipe/load.h"
+#include "tests/runtime/program/forecast/gpu_request.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 
@@ -24,14 +25,6 @@ Recipe staged(const std::vector<std::string>& settings) {
                                   "parallel.pipeline.schedule=1f1b"};
   all.insert(all.end(), settings.begin(), settings.end());
   return load_recipe(source_folder() + "/recipes/quickstart.yaml", all, "");
-}
-
-ForecastRequest gpus(int64_t ranks) {
-  ForecastRequest request;
-  request.ranks = ranks;
-  request.hosts = {8, true};
-  request.machine = std::make_shared<const Machine>(load_machine("h100"));
-  return request;
 }
 
 /// Returns the forecast of a rank that was simulated with `count` micro-batches: a forward takes 1 s, a backward 2 s,
@@ -156,7 +149,7 @@ TEST(PipelineForecast, APlanSaysThatPipelinesAreLeftOut) {
   EXPECT_EQ(left_out(staged({}), 8), "");
   EXPECT_EQ(left_out(flat, 1), "");
   EXPECT_EQ(left_out(staged({"parallel.pipeline.schedule=auto", "model.num_hidden_layers=1"}), 8), "");
-  ForecastRequest request = gpus(2);
+  ForecastRequest request = gpu_request(2);
   request.memory = request.runtime_bytes() + 1;
   EXPECT_TRUE(has(explain(search_meshes(flat, request), flat, request), "; meshes with pp are left out: "));
 }
@@ -169,7 +162,7 @@ TEST(PipelineForecast, AMeshWithoutPpReplacesOneThatHasIt) {
 
 TEST(PipelineForecast, APlanShowsTheBubble) {
   const Recipe recipe = staged({});
-  const ForecastRequest request = gpus(8);
+  const ForecastRequest request = gpu_request(8);
   const MeshSearch search = search_meshes(recipe, request);
   const auto mesh = std::ranges::find(search.meshes, "pp=4,dp=2,cp=1,tp=1",
                                       [](const MeshForecast& each) { return each.layout.describe(); });
@@ -188,7 +181,7 @@ TEST(PipelineForecast, APlanShowsTheBubble) {
 TEST(PipelineForecast, SettingsHaveOtherSchedules) {
   const Recipe recipe = staged({});
   const MeshLayout layout = MeshLayout::fit({{"pp", 4}}, recipe.parallel.order, 4);
-  const ForecastRequest request = gpus(4);
+  const ForecastRequest request = gpu_request(4);
   const MeshForecast one = forecast_mesh(recipe, layout, {}, request);
   const MeshForecast two = forecast_mesh(
       recipe, layout, {"parallel.pipeline.schedule=interleaved", "parallel.pipeline.stages_per_rank=2"}, request);

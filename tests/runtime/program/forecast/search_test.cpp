@@ -10,6 +10,7 @@
 #include "runtime/program/forecast/settings.h"
 #include "runtime/program/recipe/load.h"
 #include "runtime/training/optimizer/state_pager.h"
+#include "tests/runtime/program/forecast/gpu_request.h"
 #include "tests/support/files.h"
 
 namespace meshtrain::testing {
@@ -17,14 +18,6 @@ namespace {
 
 Recipe recipe_with(const Settings& settings) {
   return load_recipe(source_folder() + "/recipes/quickstart.yaml", settings, "");
-}
-
-ForecastRequest request_for(int64_t ranks, int64_t ranks_per_host) {
-  ForecastRequest request;
-  request.ranks = ranks;
-  request.hosts = {ranks_per_host, true};
-  request.machine = std::make_shared<const Machine>(load_machine("h100"));
-  return request;
 }
 
 MeshLayout layout_of(int64_t dp, int64_t cp, int64_t tp, const std::vector<std::string>& order = training_axes()) {
@@ -77,7 +70,7 @@ TEST(PlanSettings, AreLeftOutWhereARecipeHasThem) {
 TEST(PlanSettings, ModesAreTriedWithoutKeysOfOthers) {
   const Recipe recipe =
       recipe_with({"train.activation_checkpointing={mode: full, every: 2}", "parallel.fsdp.mode=no_shard"});
-  const ForecastRequest request = request_for(1, 1);
+  const ForecastRequest request = gpu_request(1, 1);
   const MeshLayout layout = layout_of(1, 1, 1);
   const auto best = improve(recipe, layout, forecast_mesh(recipe, layout, {}, request),
                             choices_of(recipe, layout, request.hosts), request);
@@ -88,7 +81,7 @@ TEST(PlanSettings, ModesAreTriedWithoutKeysOfOthers) {
 
 TEST(PlanSettings, MakeStepsShorterAsLongAsTheyFit) {
   const Recipe recipe = recipe_with({"train.activation_checkpointing.mode=full", "train.micro_batch=1"});
-  ForecastRequest request = request_for(4, 4);
+  ForecastRequest request = gpu_request(4, 4);
   const MeshLayout layout = layout_of(4, 1, 1);
   const MeshForecast own = forecast_mesh(recipe, layout, {}, request);
   const std::vector<Choice> choices = choices_of(recipe, layout, request.hosts);
@@ -114,7 +107,7 @@ TEST(PlanSettings, MakeStepsShorterAsLongAsTheyFit) {
 
 TEST(PlanSettings, MakeARefusedMeshPossible) {
   const Recipe recipe = recipe_with({"train.micro_batch=16"});
-  const ForecastRequest request = request_for(2, 2);
+  const ForecastRequest request = gpu_request(2, 2);
   const MeshLayout layout = layout_of(2, 1, 1);
   EXPECT_THROW(forecast_mesh(recipe, layout, {}, request), InputError);
   const auto possible = improve(recipe, layout, std::nullopt, choices_of(recipe, layout, request.hosts), request);
@@ -125,9 +118,9 @@ TEST(PlanSettings, MakeARefusedMeshPossible) {
 TEST(PlanSettings, OffloadTakesTheTimeOfItsCopiesAndUpdates) {
   const Recipe recipe = recipe_with({"parallel.fsdp.mode=full_shard", "train.micro_batch=1"});
   const MeshLayout layout = layout_of(2, 1, 1);
-  const MeshForecast without = forecast_mesh(recipe, layout, {}, request_for(2, 2));
+  const MeshForecast without = forecast_mesh(recipe, layout, {}, gpu_request(2, 2));
   const auto with = [&](const HostRates& host) {
-    ForecastRequest request = request_for(2, 2);
+    ForecastRequest request = gpu_request(2, 2);
     Machine machine = *request.machine;
     machine.host = host;
     request.machine = std::make_shared<const Machine>(machine);
@@ -147,7 +140,7 @@ TEST(PlanSettings, OffloadTakesTheTimeOfItsCopiesAndUpdates) {
 
 TEST(PlanSettings, OffloadIsTakenWhereNothingElseFits) {
   const Recipe recipe = recipe_with({"train.micro_batch=1", "train.activation_checkpointing.mode=full"});
-  ForecastRequest request = request_for(1, 1);
+  ForecastRequest request = gpu_request(1, 1);
   request.scope = SearchScope::All;
   const std::string offload = "parallel.fsdp.offload={to: host}";
   const auto found = [&] {
@@ -166,7 +159,7 @@ TEST(PlanSettings, OffloadIsTakenWhereNothingElseFits) {
 
 TEST(PlanSettings, TheStateAloneIsOffloadedWhereThatIsEnough) {
   const Recipe recipe = recipe_with({"train.micro_batch=1", "train.activation_checkpointing.mode=full"});
-  ForecastRequest request = request_for(1, 1);
+  ForecastRequest request = gpu_request(1, 1);
   request.scope = SearchScope::All;
   const std::string offload = "parallel.fsdp.offload={to: host, parameters: false}";
   const MeshForecast without = forecast_mesh(recipe, layout_of(1, 1, 1), {}, request);
@@ -187,7 +180,7 @@ TEST(PlanSettings, TheStateAloneIsOffloadedWhereThatIsEnough) {
 
 TEST(PlanSettings, TheLargestSequenceFitsAndTheNextDoesNot) {
   const Recipe recipe = recipe_with({"train.micro_batch=1"});
-  ForecastRequest request = request_for(1, 1);
+  ForecastRequest request = gpu_request(1, 1);
   request.memory = kGpuRuntimeBytes + (int64_t{3} << 30);
   const MeshForecast mesh = forecast_mesh(recipe, layout_of(1, 1, 1), {}, request);
   const LargestFit largest = largest_sequence(mesh, request);
