@@ -22,8 +22,8 @@ void for_groups(const GroupStarts& starts, const Action& action) {
   }
 }
 
-/// As for_groups(), for actions on tensors like `like` whose operators depend on no more than the number of rows: on
-/// the Meta device one group computes for all that have as many (RepeatedCalls).
+/// Does what for_groups() does, for actions on tensors like `like` that depend only on the number of rows: on the Meta
+/// device one group computes for all that have as many (RepeatedCalls).
 template <class Action>
 void for_alike_groups(const at::Tensor& like, const GroupStarts& starts, const Action& action) {
   if (!like.is_meta()) return for_groups(starts, action);

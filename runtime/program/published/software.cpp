@@ -93,7 +93,7 @@ Software software_of(const PublishedRun& run) {
     software.allocates_gradients = false;                                        // ACCUMULATE_GRAD_IN_FP32: a buffer
     software.tensor_parallel = Software::TensorParallel::BesideWeightGradients;  // tp_linear_async_communication
     if (run.sharding == "shard_optimizer") {
-      // With ZeRO-1 and gradients in fp32 the model is not in DDP (trainer.py, make_ddp): one reduce-scatter follows
+      // The model is not in DDP with ZeRO-1 and gradients in fp32 (trainer.py, make_ddp): one reduce-scatter follows
       // the backward, one gather the update. Both go by lists of each rank's piece of each parameter (distributed.py,
       // reduce_scatter_coalesced and all_gather_coalesced). A piece is cut and packed in Python in both (3 microseconds
       // each), and the gather copies it to its place by a kernel of its own (6 to launch), as PyTorch's overheads are.
