@@ -8,6 +8,7 @@
 
 #include "mesh/device/aten.h"
 #include "mesh/device/meta_device.h"
+#include "mesh/device/repeated_calls.h"
 #include "mesh/device/row_chunks.h"
 #include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
@@ -52,7 +53,7 @@ class RecordedBackend final : public Backend {
 std::unique_ptr<at::ObserverContext> record_product(const at::RecordFunction& function) {
   const std::string name = function.name();
   for (const char* noted : {"aten::mm", "aten::addmm", "aten::addmm_", "aten::sum", "aten::exp_", "aten::index_add_"}) {
-    if (name == noted) events->push_back(name.substr(6));
+    if (name == noted) events->insert(events->end(), static_cast<size_t>(RepeatedCalls::current()), name.substr(6));
   }
   return nullptr;
 }
