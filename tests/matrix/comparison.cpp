@@ -32,10 +32,10 @@ Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
 }
 
 Reference train_reference(Recipe recipe) {
-  const Trace own = train(recipe, one_rank_mesh());
-  if (!is_rounded(recipe.train.precision)) return {own, {}};
-  recipe.train.precision = "fp32";
-  return {train(recipe, one_rank_mesh()), own};
+  return meshtrain::train_reference(std::string(recipe.train.precision), [&](const std::string& precision) {
+    recipe.train.precision = precision;
+    return train(recipe, one_rank_mesh());
+  });
 }
 
 std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,

@@ -127,6 +127,42 @@ TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {
   EXPECT_EQ(different(0.09, 0.002), "cut all ");
 }
 
+TEST(Reference, IsTrainedInTheMeshsPrecisionFirst) {
+  const auto trained = [](const std::string& precision) {
+    std::string order;
+    const auto train = [&](const std::string& asked) {
+      order += asked + " ";
+      return Trace{.losses = {asked == precision ? 1. : 2.}};
+    };
+    const Reference reference = train_reference(precision, train);
+    order += reference.trace.losses[0] == 1 ? "own" : "another";
+    return order + (reference.other ? " and " + std::string(reference.other->losses[0] == 1 ? "own" : "another") : "");
+  };
+  EXPECT_EQ(trained("fp64"), "fp64 own");
+  EXPECT_EQ(trained("fp32"), "fp32 fp64 own and another");
+  EXPECT_EQ(trained("bf16_mixed"), "bf16_mixed fp32 another and own");
+}
+
+/// Where one rank in fp32 differs by 3e-5 from one rank in fp64, a mesh may differ by 4 x 3e-5 more than by 1e-5.
+TEST_F(Comparing, AllowsInFp32WhatTheModelMakesOfRounding) {
+  const Trace in_fp32 = full(at::kFloat);
+  Trace in_fp64 = full();
+  in_fp64.parameters[0].gradient.mul_(1 + 3e-5);
+  const auto different = [&](double by, const Reference& reference) {
+    Trace mesh = in_fp32;
+    mesh.parameters[0].gradient = in_fp32.parameters[0].gradient * (1 + by);
+    std::string names;
+    for (const Comparison& each : compared(own_part(mesh), reference, "fp32")) {
+      if (!each.equal()) names += each.name + " ";
+    }
+    return names;
+  };
+  EXPECT_EQ(different(2e-5, {in_fp32, {}}), "cut ");
+  EXPECT_EQ(different(2e-5, {in_fp32, in_fp64}), "");
+  EXPECT_EQ(different(1e-4, {in_fp32, in_fp64}), "");
+  EXPECT_EQ(different(2e-4, {in_fp32, in_fp64}), "cut ");
+}
+
 TEST_F(Comparing, MeasuresWhatIsNearlyZeroOnTheModelsScale) {
   Trace reference = full(), trace = full();
   reference.parameters[1].gradient.mul_(1e-14);

@@ -225,11 +225,11 @@ TEST_P(DifferentParameters, AreComparedWithOneRank) {
   for (const auto& [precision, dtype] : {std::pair{"fp64", at::kDouble}, {"bf16", at::kFloat}}) {
     const auto reference_of = [&] { return make_full(dtype)->trace(Group()); };
     Reference reference{reference_of(), {}};
-    if (is_rounded(precision)) reference.rounded = reference_of();
+    if (is_rounded(precision)) reference.other = reference_of();
     const auto different = [&](const Trace& trace) {
       std::map<std::string, int64_t> ranks;
       const auto all = compare(trace, world().rank() == 0 ? &reference : nullptr, *mesh_, precision);
-      EXPECT_EQ(all.size(), 2 + 2 * reference.exact.parameters.size() + (is_rounded(precision) ? 2 : 0));
+      EXPECT_EQ(all.size(), 2 + 2 * reference.trace.parameters.size() + (is_rounded(precision) ? 2 : 0));
       for (const Comparison& each : all) {
         EXPECT_NEAR(each.value, each.reference, 0.2 * each.reference) << each.name;
         if (each.equal()) continue;

@@ -14,10 +14,10 @@ using Kind = Comparison::Kind;
 
 constexpr double kNearlyZero = 1e-6;  // times the model's scale
 
-// Bounds in a half precision: factors of the distance that one rank in this precision has. The matrix of the tests
-// needed at most 1.0, 2.1 and 1.3, or 1.8 where adapters alone are trained (one of 331 cells on 8 ranks: their
-// gradients are few, and tp rounds each rank's share of a row-parallel output), in fp16_mixed no more than in bf16;
-// tools/test
+// Bounds below fp64: factors of the distance between one rank in fp32 and one rank in the other precision. In the half
+// precisions the matrix of the tests needed at most 1.0, 2.1 and 1.3, or 1.8 where adapters alone are trained (one of
+// 331 cells on 8 ranks: their gradients are few, and tp rounds each rank's share of a row-parallel output), in
+// fp16_mixed no more than in bf16; tools/test
 // --full -R matrix prints the share of the bound that each kind of number used.
 constexpr double kValueFactor = 2;
 constexpr double kTensorFactor = 4;
@@ -92,7 +92,7 @@ class Yardsticks {
     add_tensors(Kind::Gradient, value_tolerance(precision));
     add_tensors(Kind::Weight, movement_tolerance(precision));
     if (!together_.empty()) {  // norms differ by no more than the gradients themselves
-      const size_t losses = reference.exact.losses.size(), norms = reference.exact.grad_norms.size();
+      const size_t losses = reference.trace.losses.size(), norms = reference.trace.grad_norms.size();
       for (size_t i = losses; i < losses + norms; ++i) all_[i].bound = std::max(all_[i].bound, together_[0].bound);
     }
     all_.insert(all_.end(), together_.begin(), together_.end());
@@ -101,12 +101,12 @@ class Yardsticks {
 
  private:
   void add_values(std::vector<double> Trace::*values) {
-    const std::vector<double>& exact = reference_.exact.*values;
+    const std::vector<double>& exact = reference_.trace.*values;
     for (size_t i = 0; i < exact.size(); ++i) {
       const double scale = exact[i] == 0 ? 1 : std::abs(exact[i]);
       double bound = value_tolerance(precision_);
-      if (reference_.rounded) {
-        bound += kValueFactor * std::abs(((*reference_.rounded).*values)[i] - exact[i]) / scale;
+      if (reference_.other) {
+        bound += kValueFactor * std::abs(((*reference_.other).*values)[i] - exact[i]) / scale;
       }
       all_.push_back({exact[i], scale, bound});
     }
@@ -120,12 +120,12 @@ class Yardsticks {
     std::vector<at::Tensor> tensors;
     std::vector<double> sizes, roundings;
     double model_scale = 0;
-    for (const size_t i : compared(reference_.exact, kind)) {
-      const TracedParameter& parameter = reference_.exact.parameters[i];
+    for (const size_t i : compared(reference_.trace, kind)) {
+      const TracedParameter& parameter = reference_.trace.parameters[i];
       roundings.push_back(kind == Kind::Weight
-                              ? rounding_of_weights(precision_, reference_.exact.losses.size(), parameter.first_length)
+                              ? rounding_of_weights(precision_, reference_.trace.losses.size(), parameter.first_length)
                               : 0);
-      tensors.push_back(tensor_of(reference_.exact.parameters[i], kind));
+      tensors.push_back(tensor_of(reference_.trace.parameters[i], kind));
       sizes.push_back(size_of(tensors.back(), measure));
       model_scale = std::max(model_scale, sizes.back() / per_element(tensors.back()));
     }
@@ -135,16 +135,16 @@ class Yardsticks {
       const double size = sizes[i] < kNearlyZero * model_size ? model_size : sizes[i], scale = size == 0 ? 1 : size;
       all_.push_back({sizes[i], scale, tolerance + roundings[i] / scale});
     }
-    if (reference_.rounded) allow_rounding(kind, measure, first);
+    if (reference_.other) allow_rounding(kind, measure, first);
   }
 
-  /// Widens the bounds of the tensors from `first` on by the distance of one rank in the half precision.
+  /// Widens the bounds of the tensors from `first` on by the distance of one rank in the other precision.
   void allow_rounding(Kind kind, Measure measure, size_t first) {
     std::vector<double> distances, sizes;
-    const std::vector<size_t> parameters = compared(reference_.exact, kind);
+    const std::vector<size_t> parameters = compared(reference_.trace, kind);
     for (const size_t i : parameters) {
-      distances.push_back(distance(tensor_of(reference_.rounded->parameters[i], kind),
-                                   tensor_of(reference_.exact.parameters[i], kind), measure));
+      distances.push_back(distance(tensor_of(reference_.other->parameters[i], kind),
+                                   tensor_of(reference_.trace.parameters[i], kind), measure));
       sizes.push_back(all_[first + sizes.size()].reference);
     }
     const double size = length_of(sizes), scale = size == 0 ? 1 : size, of_all = length_of(distances) / scale;
@@ -155,13 +155,13 @@ class Yardsticks {
       if (kind == Kind::Gradient) gradient = own;
       yardstick.bound += kTensorFactor * std::max({own, gradient, of_all});
     }
-    together_.push_back({size, scale, kAllFactor * of_all + rounding_of(precision_)});
+    if (is_rounded(precision_)) together_.push_back({size, scale, kAllFactor * of_all + rounding_of(precision_)});
   }
 
   const Reference& reference_;
   const std::string& precision_;
   std::vector<Yardstick> all_, together_;
-  std::map<size_t, double> off_by_;  // by parameter: distance of one rank's gradient in the half precision
+  std::map<size_t, double> off_by_;  // by parameter: distance of one rank's gradient in the other precision
 };
 
 std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t count, const DeviceMesh& mesh,
@@ -232,6 +232,15 @@ std::vector<Measurement> measure_together(const Trace& trace, const Measurement*
 
 }  // namespace
 
+Reference train_reference(const std::string& precision,
+                          const std::function<Trace(const std::string& precision)>& train) {
+  Trace own = train(precision);
+  if (precision == "fp64") return {std::move(own), {}};
+  if (precision == "fp32") return {std::move(own), train("fp64")};
+  Trace in_fp32 = train("fp32");
+  return {std::move(in_fp32), std::move(own)};
+}
+
 bool is_rounded(const std::string& precision) {
   return precision.starts_with("bf16") || precision.starts_with("fp16");
 }
@@ -272,7 +281,7 @@ std::vector<Comparison> compare(const Trace& trace, const Reference* reference, 
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
     for (const size_t i : compared(trace, kind)) {
       const TracedParameter& parameter = trace.parameters[i];
-      const TracedParameter* full = reference ? &reference->exact.parameters[i] : nullptr;
+      const TracedParameter* full = reference ? &reference->trace.parameters[i] : nullptr;
       measured.push_back(
           measure_tensor(parameter, kind, receive_full(parameter, kind, full, mesh, precision, root), precision));
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,12 +11,16 @@
 
 namespace meshtrain {
 
-/// The result that the mesh is compared with: the same training on one rank. For a half precision that rank computes in
-/// fp32, and the distance of one rank in the half precision from it sets the bounds.
+/// The result that the mesh is compared with: the same training on one rank.
 struct Reference {
-  Trace exact;
-  std::optional<Trace> rounded;  ///< one rank in a precision that is_rounded()
+  Trace trace;                 ///< in fp64 for a mesh in fp64, otherwise in fp32
+  std::optional<Trace> other;  ///< in the mesh's half precision, or in fp64 for a mesh in fp32; none for fp64
 };
+
+/// Returns the reference for a mesh in `precision`. `train`: runs the training on one rank in the precision that it is
+/// given, first in the mesh's own.
+Reference train_reference(const std::string& precision,
+                          const std::function<Trace(const std::string& precision)>& train);
 
 /// A number or tensor, compared with one rank's.
 struct Comparison {
@@ -40,7 +45,9 @@ struct Comparison {
 /// weights.
 ///
 ///   fp64, fp32   loss and norm: relative difference, bounds 1e-10 and 1e-5; gradients: max|a-b| / max|b|, the same
-///                bounds; weights: |movement - movement_ref| / |movement_ref|, bounds 1e-10 and 1e-3
+///                bounds; weights: |movement - movement_ref| / |movement_ref|, bounds 1e-10 and 1e-3. In fp32 the
+///                distance of one rank in fp64 from one rank in fp32 is added, times the factors of the halves: some
+///                models amplify rounding
 ///   halves       everything: relative distance from one rank in fp32, tensors by their norm. The bound is the distance
 ///                of one rank in the same precision times a factor, plus one rounding: 2^-8, in fp16 2^-11. The factor
 ///                is 2 for loss, norm and the tensors of all parameters together; the norm may differ as much as these

@@ -58,9 +58,8 @@ class Verification {
     if (!device_context_.fallback.empty()) tell(print, [&] { return device_context_.fallback + "\n"; });
     tell(print, [&] { return describe_verification(setup_, options_, data_) + "\n"; });
     check_memory();
-    if (world_.rank() == 0) reference_.emplace();
     agree(world_, [&] {
-      if (reference_) run_on_one_rank();
+      if (world_.rank() == 0) run_on_one_rank();
     });
     choices_ = broadcast_choices(choices_, setup_.decisions, options_.steps, world_);
     ChoiceComparison choices;
@@ -116,9 +115,10 @@ class Verification {
     });
   }
 
-  /// Returns the bytes that the steps on one rank need; 0 when there is no forecast of them.
+  /// Returns the bytes that the steps on one rank need in the widest precision of the reference; 0 when there is no
+  /// forecast of them.
   int64_t memory_of_one_rank() const try {
-    const Recipe recipe = on_one_rank(setup_.recipe);
+    const Recipe recipe = in_precision(on_one_rank(setup_.recipe), is_rounded(options_.precision) ? "fp32" : "fp64");
     const Decisions decisions = resolve(recipe, one_rank_mesh().layout());
     return forecast_rank(decisions, forecast_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
   } catch (const std::exception&) {  // the trainer says why
@@ -161,20 +161,15 @@ class Verification {
   void run_on_one_rank() {
     const Phase phase("the steps on one rank");
     const DeviceMesh alone = one_rank_mesh();
-    Recipe recipe = on_one_rank(setup_.recipe);
-    const auto trace = [&] {
+    reference_ = train_reference(options_.precision, [&](const std::string& precision) {
+      const Recipe recipe = in_precision(on_one_rank(setup_.recipe), precision);
       TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, device_context_.device);
       use_choices(trainer, {.records = !choices_, .reference = choices_, .replays = choices_ != nullptr});
       Trace steps = trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
       if (!choices_) choices_ = recorded_choices(trainer, options_.steps);
+      if (is_rounded(precision)) refuse_overflow(steps);
       return steps;
-    };
-    if (is_rounded(options_.precision)) {
-      reference_->rounded = trace();
-      refuse_overflow(*reference_->rounded);
-      recipe = in_precision(std::move(recipe), "fp32");
-    }
-    reference_->exact = trace();
+    });
   }
 
   /// Throws InputError for steps whose gradients overflow: they change nothing, so nothing could be compared.
