@@ -274,9 +274,9 @@ void Fsdp::unit_changed(size_t unit, bool rounded) {
   if (is_offloaded()) state_->gathering.unit_changed(unit, rounded);
 }
 
-CopiedBytes Fsdp::copied_bytes() const {
+CopyCosts Fsdp::copy_costs() const {
   const GradientStage* const stage = state_->reduction.stage();
-  return state_->gathering.copied() + (stage != nullptr ? stage->copied() : CopiedBytes{});
+  return state_->gathering.copy_costs() + (stage != nullptr ? stage->copy_costs() : CopyCosts{});
 }
 
 int64_t Fsdp::stage_bytes() const {

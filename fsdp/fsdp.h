@@ -58,8 +58,8 @@ class Fsdp {
   /// their order, when all shards of the unit have their new values, or for no unit. Then call shards_changed().
   /// `rounded`: as in ShardChange. Does nothing when shards are not offloaded.
   void unit_changed(size_t unit, bool rounded);
-  /// Returns the bytes copied between the device and shards so far.
-  CopiedBytes copied_bytes() const;
+  /// Returns the costs of copies between the device and shards so far.
+  CopyCosts copy_costs() const;
   /// Returns the bytes of device memory in which sums of offloaded gradients are completed; 0 without offload.
   int64_t stage_bytes() const;
 

@@ -93,9 +93,9 @@ bool Gathering::need(size_t unit) {
   UnitGather& gather = gathers_[unit];
   if (gather.state == State::Here) return false;
   start(unit);
+  gather.copied.wait();  // before the collectives that follow the copies, so that the copies' time counts as theirs
   for (const Work& work : gather.works) work.wait();
   gather.works.clear();
-  gather.copied.wait();
   for (const FlatBuffer& buffer : units_[unit].buffers()) set_aside(buffer.shard_values());
   gather.state = State::Here;
   return true;

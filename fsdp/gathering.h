@@ -47,8 +47,8 @@ class Gathering {
   void settle();
   /// Returns when no copy reads offloaded shards any more. The host may then change the shards.
   void finish_copies();
-  /// Returns the bytes of offloaded shards copied to the device so far.
-  CopiedBytes copied() const { return transfer_ ? transfer_->bytes() : CopiedBytes{}; }
+  /// Returns the costs of copying offloaded shards to the device so far.
+  CopyCosts copy_costs() const { return transfer_ ? transfer_->copy_costs() : CopyCosts{}; }
 
  private:
   enum class State { Away, Coming, Here };

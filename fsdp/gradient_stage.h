@@ -36,8 +36,8 @@ class GradientStage {
   void finish() { transfer_.finish(); }
 
   int64_t bytes() const { return static_cast<int64_t>(memory_.nbytes()); }
-  /// Returns the bytes copied between device and host so far.
-  const CopiedBytes& copied() const { return transfer_.bytes(); }
+  /// Returns the costs of copies so far.
+  CopyCosts copy_costs() const { return transfer_.copy_costs(); }
 
  private:
   struct Slot {

@@ -28,8 +28,8 @@ class ShardTransfer {
   /// Returns when all copies are complete. The host may then read and change shards.
   void finish();
 
-  /// Returns the bytes copied so far.
-  const CopiedBytes& bytes() const { return stream_.bytes(); }
+  /// Returns the costs of copies so far.
+  CopyCosts copy_costs() const { return stream_.costs(); }
 
  private:
   struct Buffer {

@@ -14,6 +14,8 @@
 
 namespace meshtrain {
 
+class CopyWaits;
+
 /// A point in a GPU's stream. A value; the default is a point that has been reached.
 class StreamMark {
  public:
@@ -28,21 +30,25 @@ class StreamMark {
 
  private:
   friend class CopyStream;
+  StreamMark(const c10::Stream& stream, std::shared_ptr<CopyWaits> waits);
+
   std::shared_ptr<c10::Event> event_;
   std::optional<c10::Device> device_;
-  std::optional<int64_t> copy_;  // on the Meta device: the number of the last copy before the point
+  std::shared_ptr<CopyWaits> waits_;  // measures the waits for this point; null: nothing does
+  std::optional<int64_t> copy_;       // on the Meta device: the number of the last copy before the point
 };
 
-/// Bytes copied between a device and the host.
-struct CopiedBytes {
-  int64_t to_device = 0, to_host = 0;
+/// What copies between a device and the host have cost.
+struct CopyCosts {
+  int64_t to_device = 0, to_host = 0;  ///< bytes
+  double exposed = 0;                  ///< seconds for which a GPU had no work until a copy ended
 
-  int64_t total() const { return to_device + to_host; }
-  CopiedBytes operator+(const CopiedBytes& other) const {
-    return {to_device + other.to_device, to_host + other.to_host};
+  int64_t bytes() const { return to_device + to_host; }
+  CopyCosts operator+(const CopyCosts& other) const {
+    return {to_device + other.to_device, to_host + other.to_host, exposed + other.exposed};
   }
-  CopiedBytes operator-(const CopiedBytes& other) const {
-    return {to_device - other.to_device, to_host - other.to_host};
+  CopyCosts operator-(const CopyCosts& other) const {
+    return {to_device - other.to_device, to_host - other.to_host, exposed - other.exposed};
   }
 };
 
@@ -72,14 +78,15 @@ class CopyStream {
   /// Returns the point after all copies so far.
   StreamMark mark() const;
 
-  /// Returns the bytes copied so far.
-  const CopiedBytes& bytes() const { return bytes_; }
+  /// Returns the costs so far: the bytes of all copies, and the time of the waits that have ended.
+  CopyCosts costs() const;
 
  private:
   std::optional<c10::Stream> stream_;  // none when the device is not a GPU
   bool disk_;
-  std::optional<int64_t> last_;  // the number of the copy before the next one, for CopyWatch
-  CopiedBytes bytes_;
+  std::optional<int64_t> last_;       // the number of the copy before the next one, for CopyWatch
+  CopyCosts costs_;                   // without the time
+  std::shared_ptr<CopyWaits> waits_;  // null when the device is not a GPU
 };
 
 }  // namespace meshtrain

@@ -125,7 +125,7 @@ TEST_P(PagedStateOnGpu, HasTheBitsOfStateOnTheGpu) {
       EXPECT_TRUE(each.values.is_cpu());
       bytes += static_cast<int64_t>(each.values.nbytes());
     }
-    const CopiedBytes copied = paged.optimizer->copied_bytes();
+    const CopyCosts copied = paged.optimizer->copy_costs();
     EXPECT_EQ(copied.to_device, copied.to_host);
     EXPECT_GE(copied.to_host, 3 * bytes) << "all state in each update";
     EXPECT_LE(copied.to_host, 4 * bytes) << "in the one that is skipped perhaps none";

@@ -110,7 +110,7 @@ OffloadForecast offloaded_activations(const TransformerTrainer& trainer) {
     const ActivationOffload* const activations = stage->sharded_model().activation_offload();
     if (activations == nullptr) continue;
     offload.host_activations += activations->host_bytes();
-    offload.copied_activations += activations->copied_bytes().total();
+    offload.copied_activations += activations->copy_costs().bytes();
   }
   return offload;
 }
@@ -175,7 +175,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     memory.set(MetaMemory::kForward);
     memory.restart_peak();
     const double rate = decisions.optimizer.learning_rate;
-    const CopiedBytes copied_before = trainer.copied_bytes();
+    const CopyCosts copied_before = trainer.copy_costs();
     const int64_t activations_before = offloaded_activations(trainer).copied_activations;
     const StepOutcome outcome = trainer.compute_gradients(batch, batch.num_counted, {.learning_rate = rate});
     StepForecast step;
@@ -192,7 +192,7 @@ std::vector<StepForecast> simulate(const Decisions& decisions, const ForecastHos
     }
     step.update = peak();
     const ShardMemory& memory_of_state = trainer.state_memory();  // of shards too, unless they stay
-    const CopiedBytes copied = trainer.copied_bytes() - copied_before;
+    const CopyCosts copied = trainer.copy_costs() - copied_before;
     step.offload = offloaded_activations(trainer);
     step.offload.copied_activations -= activations_before;
     step.offload.host = memory_of_state.host_bytes();

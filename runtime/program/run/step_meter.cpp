@@ -15,7 +15,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kScalars = 10;
+constexpr size_t kScalars = 11;
 constexpr size_t kPerGroup = 3;
 
 double seconds_in(SteadyClock::duration time) {
@@ -47,8 +47,9 @@ std::vector<std::string> group_names(const Group& world) {
 
 std::vector<double> numbers_of(const RankStep& step) {
   std::vector<double> numbers = {
-      step.loss,      step.optimizer_seconds, step.step_seconds,    step.data_seconds,     step.checkpoint_seconds,
-      step.host_peak, step.device_allocated,  step.device_reserved, step.copied_to_device, step.copied_to_host};
+      step.loss,          step.optimizer_seconds, step.step_seconds,    step.data_seconds,     step.checkpoint_seconds,
+      step.host_peak,     step.device_allocated,  step.device_reserved, step.copied_to_device, step.copied_to_host,
+      step.copies_exposed};
   for (const RankStep::Collectives& of : step.collectives) {
     numbers.insert(numbers.end(), {of.total, of.exposed, of.sent_bytes});
   }
@@ -56,8 +57,8 @@ std::vector<double> numbers_of(const RankStep& step) {
 }
 
 RankStep step_of(const double* numbers, size_t num_groups) {
-  RankStep step{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5],
-                numbers[6], numbers[7], numbers[8], numbers[9], {}};
+  RankStep step{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4],  numbers[5],
+                numbers[6], numbers[7], numbers[8], numbers[9], numbers[10], {}};
   for (size_t i = 0; i < num_groups; ++i) {
     const double* const of = numbers + kScalars + i * kPerGroup;
     step.collectives.push_back({of[0], of[1], of[2]});
@@ -95,10 +96,10 @@ double RankStep::exposed() const {
 }
 
 StepMeter::StepMeter(const DeviceMesh& mesh, std::function<DevicePeak()> device_peak,
-                     std::function<CopiedBytes()> copied)
+                     std::function<CopyCosts()> copy_costs)
     : mesh_(mesh),
       device_peak_(std::move(device_peak)),
-      copied_(std::move(copied)),
+      copy_costs_(std::move(copy_costs)),
       groups_(group_names(mesh.world())) {
   begin();
 }
@@ -111,7 +112,7 @@ StepMeter::Part::~Part() {
 void StepMeter::begin() {
   begun_ = SteadyClock::now();
   before_ = FlightRecorder::own().costs();
-  if (copied_) copied_before_ = copied_();
+  if (copy_costs_) copies_before_ = copy_costs_();
   data_ = checkpoint_ = 0;
 }
 
@@ -129,11 +130,13 @@ RankStep StepMeter::end() {
                 .device_reserved = device_peak_ ? static_cast<double>(device.reserved) : kNone,
                 .copied_to_device = kNone,
                 .copied_to_host = kNone,
+                .copies_exposed = kNone,
                 .collectives = {}};
-  if (copied_) {
-    const CopiedBytes copied = copied_() - copied_before_;
-    step.copied_to_device = static_cast<double>(copied.to_device);
-    step.copied_to_host = static_cast<double>(copied.to_host);
+  if (copy_costs_) {
+    const CopyCosts copies = copy_costs_() - copies_before_;
+    step.copied_to_device = static_cast<double>(copies.to_device);
+    step.copied_to_host = static_cast<double>(copies.to_host);
+    step.copies_exposed = copies.exposed;
   }
   for (const std::string& group : groups_) {
     const GroupCost& cost = costs[group];
@@ -168,7 +171,8 @@ void summarize(const std::vector<RankStep>& ranks, const std::vector<std::string
                      .checkpoint = mean(ranks, [](const RankStep& rank) { return rank.checkpoint_seconds; })};
   const double to_device = mean(ranks, [](const RankStep& rank) { return rank.copied_to_device; });
   const double to_host = mean(ranks, [](const RankStep& rank) { return rank.copied_to_host; });
-  if (!std::isnan(to_device)) metrics.copies = CopyMetrics{to_device, to_host};
+  const double exposed = mean(ranks, [](const RankStep& rank) { return rank.copies_exposed; });
+  if (!std::isnan(to_device)) metrics.copies = CopyMetrics{to_device, to_host, exposed};
   for (size_t i = 0; i < groups.size(); ++i) {
     metrics.collectives[groups[i]] = {
         mean(ranks, [&](const RankStep& rank) { return rank.collectives[i].total; }),

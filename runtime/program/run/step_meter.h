@@ -22,6 +22,7 @@ struct RankStep {
   double checkpoint_seconds = 0;
   double host_peak = 0, device_allocated = 0, device_reserved = 0;  ///< bytes
   double copied_to_device = 0, copied_to_host = 0;                  ///< bytes of what is offloaded
+  double copies_exposed = 0;                                        ///< seconds
   struct Collectives {
     double total = 0, exposed = 0, sent_bytes = 0;
   };
@@ -34,9 +35,11 @@ struct RankStep {
 /// evaluation or a checkpoint belong to these and not to their group.
 class StepMeter {
  public:
-  /// `device_peak`: null on a CPU. `copied`: returns the bytes copied so far; null when nothing is offloaded. Every
+  /// `device_peak`: null on a CPU. `copy_costs`: returns those of copies between GPU and host so far; null when
+  /// nothing is offloaded. Every
   /// rank of `mesh` must construct it, when the groups of the mesh have been made.
-  StepMeter(const DeviceMesh& mesh, std::function<DevicePeak()> device_peak, std::function<CopiedBytes()> copied = {});
+  StepMeter(const DeviceMesh& mesh, std::function<DevicePeak()> device_peak,
+            std::function<CopyCosts()> copy_costs = {});
 
   /// The time of a part of the step, from its construction to its destruction.
   class Part {
@@ -68,11 +71,11 @@ class StepMeter {
  private:
   const DeviceMesh& mesh_;
   std::function<DevicePeak()> device_peak_;
-  std::function<CopiedBytes()> copied_;
+  std::function<CopyCosts()> copy_costs_;
   std::vector<std::string> groups_;
   std::chrono::steady_clock::time_point begun_;
   GroupCosts before_;  // costs at the beginning, and what parts have had since then
-  CopiedBytes copied_before_;
+  CopyCosts copies_before_;
   double data_ = 0, checkpoint_ = 0;
 };
 

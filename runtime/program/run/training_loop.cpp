@@ -25,13 +25,13 @@ bool saves_for_export(const Recipe& recipe) {
   return recipe.checkpoint.every == 0 && !recipe.train.export_folder.empty();
 }
 
-/// Returns a function that returns the bytes copied so far; null when nothing is offloaded.
-std::function<CopiedBytes()> copies_of(TransformerTrainer& trainer) {
+/// Returns a function that returns the costs of all copies so far; null when nothing is offloaded.
+std::function<CopyCosts()> copies_of(TransformerTrainer& trainer) {
   const ActivationOffload* const activations = trainer.sharded_model().activation_offload();
   if (!trainer.copies() && activations == nullptr) return {};
   return [&trainer, activations] {
-    const CopiedBytes shards = trainer.copied_bytes();
-    return activations == nullptr ? shards : shards + activations->copied_bytes();
+    const CopyCosts shards = trainer.copy_costs();
+    return activations == nullptr ? shards : shards + activations->copy_costs();
   };
 }
 

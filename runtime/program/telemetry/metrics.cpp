@@ -32,6 +32,7 @@ ordered_json seconds_of(const StepMetrics& metrics) {
   if (metrics.seconds.optimizer) seconds["optimizer"] = rounded(*metrics.seconds.optimizer);
   seconds["checkpoint"] = rounded(metrics.seconds.checkpoint);
   if (metrics.evaluation) seconds["evaluation"] = rounded(metrics.evaluation->seconds);
+  if (metrics.copies) seconds["copies_exposed"] = rounded(metrics.copies->exposed);
   ordered_json& collectives = seconds["collectives"] = ordered_json::object();
   for (const auto& [group, of] : metrics.collectives) {
     const ordered_json exposed = of.exposed ? ordered_json(rounded(*of.exposed)) : ordered_json(nullptr);

@@ -27,9 +27,10 @@ struct CollectiveMetrics {
   double sent_bytes = 0;          ///< Traffic::sent_bytes
 };
 
-/// Bytes of what is offloaded, copied between a GPU and its host in a step: means over ranks.
+/// Copies of what is offloaded between a GPU and its host in a step: means over ranks.
 struct CopyMetrics {
-  double to_device = 0, to_host = 0;
+  double to_device = 0, to_host = 0;  ///< bytes
+  double exposed = 0;                 ///< seconds for which a GPU had no work until a copy ended
 };
 
 /// The experts' shares of a step's tokens, all layers and ranks together.

@@ -69,10 +69,10 @@ void Optimizer::finish_copies() const {
   for (StatePager* pager : pagers()) pager->finish();
 }
 
-CopiedBytes Optimizer::copied_bytes() const {
-  CopiedBytes bytes;
-  for (const StatePager* pager : pagers()) bytes = bytes + pager->copied();
-  return bytes;
+CopyCosts Optimizer::copy_costs() const {
+  CopyCosts costs;
+  for (const StatePager* pager : pagers()) costs = costs + pager->copy_costs();
+  return costs;
 }
 
 int64_t Optimizer::paging_bytes() const {

@@ -58,8 +58,8 @@ class Optimizer {
   virtual std::vector<StatePager*> pagers() const { return {}; }
   /// Returns when state() has the values of the last update.
   void finish_copies() const;
-  /// Returns the bytes of state copied between host and GPU so far.
-  CopiedBytes copied_bytes() const;
+  /// Returns the costs of copying state between host and GPU so far.
+  CopyCosts copy_costs() const;
   /// Returns the bytes of device memory through which state is paged; 0 without paging.
   int64_t paging_bytes() const;
   /// Returns the number of updates so far, without those that were skipped. Waits for the last.

@@ -41,8 +41,8 @@ class StatePager {
 
   /// Returns when all state is in host memory or in the file. The host may then read and change it.
   void finish();
-  /// Returns the bytes copied so far.
-  CopiedBytes copied() const { return in_.bytes() + out_.bytes(); }
+  /// Returns the costs of copies so far.
+  CopyCosts copy_costs() const { return in_.costs() + out_.costs(); }
   /// Returns the bytes of the slots.
   int64_t device_bytes() const { return static_cast<int64_t>(slots_.size()) * slot_bytes_; }
 

@@ -249,10 +249,10 @@ bool Trainer::copies() const {
   return fsdp.is_offloaded() || fsdp.pages_state();
 }
 
-CopiedBytes Trainer::copied_bytes() const {
-  CopiedBytes bytes = optimizer_->copied_bytes();
-  for (const ParameterGroup& group : groups_) bytes = bytes + group.fsdp->copied_bytes();
-  return bytes;
+CopyCosts Trainer::copy_costs() const {
+  CopyCosts costs = optimizer_->copy_costs();
+  for (const ParameterGroup& group : groups_) costs = costs + group.fsdp->copy_costs();
+  return costs;
 }
 
 void Trainer::sum_shared() const {

@@ -122,8 +122,8 @@ class Trainer {
 
   /// Returns true when shards, or the optimizer's state, are copied between a GPU and its host.
   bool copies() const;
-  /// Returns the bytes of shards, gradients and state copied between a GPU and its host so far.
-  CopiedBytes copied_bytes() const;
+  /// Returns the costs of copying shards, gradients and state between a GPU and its host so far.
+  CopyCosts copy_costs() const;
   /// Returns Optimizer::paging_bytes().
   int64_t paging_bytes() const { return optimizer_->paging_bytes(); }
 

@@ -98,7 +98,8 @@ struct ActivationOffload::Kept {
     for (Kept* kept : some) kept->on_device = at::empty({kept->numel}, kept->options);
     stream.wait_for_current();  // earlier work may use the memory that was just allocated
     for (Kept* kept : some) stream.copy(kept->on_device, kept->on_host, CopyDirection::ToDevice);
-    for (Kept* kept : some) kept->copied = stream.mark();
+    const StreamMark end = stream.mark();
+    for (Kept* kept : some) kept->copied = end;
   }
 
   std::shared_ptr<Host> host;
@@ -181,7 +182,8 @@ void ActivationOffload::end_block(const at::Tensor& y) {
     kept->send();
     block->kept.push_back(kept);
   }
-  for (const std::shared_ptr<Kept>& kept : current_) kept->copied = host_->stream.mark();
+  const StreamMark end = host_->stream.mark();
+  for (const std::shared_ptr<Kept>& kept : current_) kept->copied = end;
   pending_ = std::exchange(current_, {});
   before_ = block;
 }
@@ -195,8 +197,8 @@ int64_t ActivationOffload::host_bytes() const {
   return host_->bytes();
 }
 
-CopiedBytes ActivationOffload::copied_bytes() const {
-  return host_->stream.bytes();
+CopyCosts ActivationOffload::copy_costs() const {
+  return host_->stream.costs();
 }
 
 }  // namespace meshtrain

@@ -34,8 +34,8 @@ class ActivationOffload {
 
   /// Returns the bytes of pinned host memory.
   int64_t host_bytes() const;
-  /// Returns the bytes copied so far.
-  CopiedBytes copied_bytes() const;
+  /// Returns the costs of copies so far.
+  CopyCosts copy_costs() const;
 
  private:
   class Host;

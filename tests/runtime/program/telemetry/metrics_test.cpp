@@ -76,10 +76,12 @@ TEST(Metrics, HaveCopiesInEachDirectionWhereShardsAreOffloaded) {
   MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
   StepMetrics step{1, 2.5};
   metrics.append(step);
-  step.copies = CopyMetrics{300, 100};
+  step.copies = CopyMetrics{300, 100, 0.25};
   metrics.append(step);
   const auto lines = lines_of(folder.path() / "metrics.jsonl");
   EXPECT_FALSE(lines[0].contains("copied_bytes"));
+  EXPECT_FALSE(lines[0]["seconds"].contains("copies_exposed"));
+  EXPECT_EQ(lines[1]["seconds"]["copies_exposed"], 0.25);
   EXPECT_EQ(lines[1]["copied_bytes"], (nlohmann::json{{"to_device", 300}, {"to_host", 100}}));
 }
 

@@ -85,8 +85,8 @@ TEST(StatePager, CopiesThePiecesAroundTheOneThatIsUpdated) {
                                                   "await 13",
                                                   "update 3",
                                                   "out 15 after 14"}));
-  EXPECT_EQ(pager.copied().to_device, 2 * 4 * (64 + 32 + 64 + 64));
-  EXPECT_EQ(pager.copied().to_host, pager.copied().to_device);
+  EXPECT_EQ(pager.copy_costs().to_device, 2 * 4 * (64 + 32 + 64 + 64));
+  EXPECT_EQ(pager.copy_costs().to_host, pager.copy_costs().to_device);
 }
 
 TEST(StatePager, CutsLargePartsWhoseElementsAreUpdatedAlone) {

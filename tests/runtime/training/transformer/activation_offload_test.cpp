@@ -27,7 +27,7 @@ class ActivationOffloadTest : public ::testing::Test {
     for (const at::Tensor& weight : weights_) {
       x = offload_.compute({weight}, [&] { return x * weight; });
       if (x.requires_grad()) {
-        x.register_hook([this](const at::Tensor&) { copied_.push_back(offload_.copied_bytes().total() / kBytes); });
+        x.register_hook([this](const at::Tensor&) { copied_.push_back(offload_.copy_costs().bytes() / kBytes); });
       }
       offload_.end_block(x);
     }
@@ -44,7 +44,7 @@ TEST_F(ActivationOffloadTest, TensorsReturnOneBlockAheadAndWeightsStay) {
   for (int micro_batch = 1; micro_batch <= 2; ++micro_batch) {
     const at::Tensor y = forward(input);
     const int64_t before = 2 * (kBlocks - 1) * (micro_batch - 1), sent = before + kBlocks - 1;
-    EXPECT_EQ(offload_.copied_bytes().total(), sent * kBytes) << "the last block keeps its own";
+    EXPECT_EQ(offload_.copy_costs().bytes(), sent * kBytes) << "the last block keeps its own";
     copied_.clear();
     y.sum().backward();
     // The hook of a block's result is called before the one that starts copies: those of the blocks after it count.
@@ -56,7 +56,7 @@ TEST_F(ActivationOffloadTest, TensorsReturnOneBlockAheadAndWeightsStay) {
 TEST_F(ActivationOffloadTest, WithoutRecordingNothingMoves) {
   const at::NoGradGuard no_grad;
   forward(at::ones({kRows, kRows}, at::kMeta));
-  EXPECT_EQ(offload_.copied_bytes().total(), 0);
+  EXPECT_EQ(offload_.copy_costs().bytes(), 0);
 }
 
 TEST_F(ActivationOffloadTest, WhatIsSavedTwiceIsCopiedOnce) {
@@ -65,7 +65,7 @@ TEST_F(ActivationOffloadTest, WhatIsSavedTwiceIsCopiedOnce) {
   const at::Tensor x = input + 1;
   const at::Tensor y = offload_.compute({}, [&] { return x * x.t() * x.narrow(0, 0, 1); });
   offload_.end_block(y);
-  EXPECT_EQ(offload_.copied_bytes().total(), 2 * kBytes) << "x with all its views, and x * x^T";
+  EXPECT_EQ(offload_.copy_costs().bytes(), 2 * kBytes) << "x with all its views, and x * x^T";
 }
 
 }  // namespace
