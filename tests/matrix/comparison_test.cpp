@@ -134,7 +134,7 @@ TEST(Reference, IsTrainedInTheMeshsPrecisionFirst) {
       order += asked + " ";
       return Trace{.losses = {asked == precision ? 1. : 2.}};
     };
-    const Reference reference = train_reference(precision, train);
+    const Reference reference = make_reference(precision, train);
     order += reference.trace.losses[0] == 1 ? "own" : "another";
     return order + (reference.other ? " and " + std::string(reference.other->losses[0] == 1 ? "own" : "another") : "");
   };

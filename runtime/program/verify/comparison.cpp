@@ -232,8 +232,8 @@ std::vector<Measurement> measure_together(const Trace& trace, const Measurement*
 
 }  // namespace
 
-Reference train_reference(const std::string& precision,
-                          const std::function<Trace(const std::string& precision)>& train) {
+Reference make_reference(const std::string& precision,
+                         const std::function<Trace(const std::string& precision)>& train) {
   Trace own = train(precision);
   if (precision == "fp64") return {std::move(own), {}};
   if (precision == "fp32") return {std::move(own), train("fp64")};

@@ -19,8 +19,7 @@ struct Reference {
 
 /// Returns the reference for a mesh in `precision`. `train`: runs the training on one rank in the precision that it is
 /// given, first in the mesh's own.
-Reference train_reference(const std::string& precision,
-                          const std::function<Trace(const std::string& precision)>& train);
+Reference make_reference(const std::string& precision, const std::function<Trace(const std::string& precision)>& train);
 
 /// A number or tensor, compared with one rank's.
 struct Comparison {

@@ -159,8 +159,8 @@ TEST(TimelineRecorder, KeepsCopiesTheirOrderAndTheirWaits) {
   EXPECT_EQ(gathers[0].after_copy, 2u);
   EXPECT_EQ(gathers[1].after_copy, std::nullopt);
   EXPECT_EQ(std::get<CopyWait>(timeline.events[5]).copy, 0u);
-  EXPECT_EQ(stream.bytes().to_device, 128);
-  EXPECT_EQ(stream.bytes().to_host, 64);
+  EXPECT_EQ(stream.costs().to_device, 128);
+  EXPECT_EQ(stream.costs().to_host, 64);
 }
 
 TEST(TimelineRecorder, TellsShapesApartBySignature) {
