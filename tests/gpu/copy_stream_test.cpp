@@ -12,11 +12,6 @@ namespace {
 
 constexpr int64_t kNumel = int64_t{1} << 22;
 
-/// Returns when the GPU has done all work: memory is unpinned only then.
-void wait_for_gpu() {
-  pinned_zeros(1, at::kByte, gpu(), "");
-}
-
 TEST(CopyStream, CountsTheTimeForWhichTheGpuWaits) {
   if (!gpu().is_cuda()) GTEST_SKIP() << "copies on the host are complete when copy() returns";
   CopyStream stream(gpu());

@@ -7,7 +7,6 @@
 
 #include "fsdp/fsdp.h"
 #include "mesh/device/aten.h"
-#include "mesh/device/pinned_memory.h"
 #include "runtime/training/optimizer/state_pager.h"
 #include "runtime/training/transformer/activation_offload.h"
 #include "tests/gpu/reference.h"
@@ -16,11 +15,6 @@ namespace meshtrain::testing {
 namespace {
 
 constexpr int64_t kRows = 64;
-
-/// Returns when the GPU has done all work: memory is unpinned only then.
-void wait_for_gpu() {
-  pinned_zeros(1, at::kByte, gpu(), "");
-}
 
 // Other tensors get the memory at once.
 TEST(LateCopies, OfABackwardThatThrewDoNotOverwriteMemory) {

@@ -7,11 +7,16 @@
 #include <limits>
 
 #include "mesh/device/aten.h"
+#include "mesh/device/pinned_memory.h"
 
 namespace meshtrain::testing {
 
 double tolerance_for(int64_t count, double tolerance) {
   return count < 1000 ? 3 * tolerance : tolerance;
+}
+
+void wait_for_gpu() {
+  pinned_zeros(1, at::kByte, gpu(), "");  // memory is unpinned only then
 }
 
 at::Tensor fresh(at::IntArrayRef shape) {

@@ -22,6 +22,9 @@ double tolerance_for(int64_t count, double tolerance);
 /// (tests/emulated).
 at::Device gpu();
 
+/// Returns when the GPU has done all work.
+void wait_for_gpu();
+
 /// Returns n, more than a GPU does at once; on the emulation, which does less at once, a smaller odd number.
 int64_t many(int64_t n);
 

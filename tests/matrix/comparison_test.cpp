@@ -132,7 +132,7 @@ TEST(Reference, IsTrainedInTheMeshsPrecisionFirst) {
     std::string order;
     const auto train = [&](const std::string& asked) {
       order += asked + " ";
-      return Trace{.losses = {asked == precision ? 1. : 2.}};
+      return Trace{{asked == precision ? 1. : 2.}, {}, {}};
     };
     const Reference reference = make_reference(precision, train);
     order += reference.trace.losses[0] == 1 ? "own" : "another";
