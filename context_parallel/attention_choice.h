@@ -42,7 +42,7 @@ AttentionKernel choose_attention(const AttentionShape& shape, int architecture);
 /// divided sample: the number of document lengths has no limit.
 bool flash_takes(c10::ScalarType dtype, int64_t head_dim);
 
-/// Notes such a call for chosen_attention(); of its lengths only whether it is causal, and its window.
+/// Notes such a call for chosen_attention(): whether it is causal, and its window, but not its lengths.
 void note_documents(AttentionShape shape);
 
 /// Returns "cudnn", "flash" or "efficient".

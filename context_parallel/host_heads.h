@@ -65,7 +65,7 @@ void for_tiles(int64_t positions, const Compute& compute) {
   }
 }
 
-/// Memory for a moment: counts bytes, or hands them out when it has some.
+/// Temporary memory: hands out bytes, or counts them when it has none.
 class Scratch {
  public:
   explicit Scratch(std::byte* memory = nullptr) : memory_(memory) {}

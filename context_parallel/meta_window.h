@@ -6,7 +6,7 @@
 namespace meshtrain {
 
 /// The window of attention operators that run on the Meta device on this thread while this object lives. They are the
-/// CPU's in the place of a GPU's, and have no argument for it.
+/// CPU's operators, standing in for a GPU's, and have no argument for a window.
 class MetaWindow {
  public:
   explicit MetaWindow(int64_t window) : before_(std::exchange(current_, window)) {}

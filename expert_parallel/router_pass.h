@@ -25,7 +25,7 @@ struct BalancingOptions {
   double coefficient = 0;  ///< coefficient of the balancing loss
   double z_loss = 0;       ///< coefficient of the z-loss
   double bias_update = 0;  ///< rate of selection_bias_update(), per step; a RouterPass does not use it
-  /// An expert computes so many times the balanced number of a micro-batch's tokens at most; none: all that choose it.
+  /// The most tokens of a micro-batch that an expert computes, as a multiple of the balanced number; none: no limit.
   std::optional<double> capacity_factor = {};
 };
 

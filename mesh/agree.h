@@ -19,7 +19,7 @@ class AgreedError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// An agreed failure that is the user's to mend.
+/// An agreed failure that the user can correct.
 class AgreedInputError : public InputError {
  public:
   using InputError::InputError;
@@ -29,8 +29,8 @@ class AgreedInputError : public InputError {
 /// rank's own.
 bool is_agreed(const std::exception& error);
 
-/// Returns how long to wait for the other ranks to fail alike: `limit` for an InputError, which may be of a file or a
-/// variable that this rank alone sees; without a limit for errors that all ranks throw for certain.
+/// Returns how long to wait for the other ranks to fail alike: `limit` for an InputError, whose file or variable
+/// perhaps this rank alone sees; no limit for errors that all ranks certainly throw.
 std::optional<std::chrono::milliseconds> agreement_limit(const std::exception& error,
                                                          std::chrono::milliseconds limit = std::chrono::seconds(10));
 

@@ -79,7 +79,7 @@ struct Collective {
   FlightMark mark = {};
 };
 
-/// How much of a device a group's collectives may take from the computing that runs meanwhile.
+/// The share of a device that a group's collectives may take from the computation that runs meanwhile.
 enum class Urgency {
   Awaited,     ///< computing waits for them, so they may take all of the device
   Soon,        ///< computing runs beside them and needs their results soon

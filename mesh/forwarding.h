@@ -9,8 +9,8 @@
 namespace meshtrain {
 
 /// The base of every decorator: passes each call on to the backend that it decorates. A decorator overrides what it
-/// changes, and says by decorate() how it stays around the groups that are made of its own: whatever must see or change
-/// each collective is an issue() and a decorate().
+/// changes. Its decorate() keeps it around the groups that are made of its own. To see or change each collective,
+/// override issue() and decorate().
 class ForwardingBackend : public Backend {
  public:
   explicit ForwardingBackend(std::shared_ptr<Backend> inner) : inner_(std::move(inner)) {}

@@ -10,7 +10,7 @@
 
 namespace meshtrain {
 
-/// How the elements of a parameter are first drawn.
+/// The distribution from which the elements of a parameter are first drawn.
 struct Initializer {
   enum class Kind { Zeros, Ones, Normal, Uniform };
   Kind kind = Kind::Zeros;

@@ -10,7 +10,7 @@
 
 namespace meshtrain {
 
-/// The roles of a mesh's axes. ReplicaMap's comments say tp, dp and cp for them, as a Transformer has.
+/// The roles of a mesh's axes. ReplicaMap's comments call them tp, dp and cp, as in a Transformer.
 struct ReplicaRoles {
   std::string cut = kTensorAxis;                             ///< its ranks hold parts of parameters
   std::set<std::string> tokens = {kDataAxis, kContextAxis};  ///< their ranks compute different tokens; at most two axes
@@ -72,19 +72,19 @@ class ReplicaMap {
   /// Returns the ranks that hold the other parts of the parameters that tp cuts; of all other parameters they hold the
   /// same.
   const Group& parts() const { return parts_; }
-  /// Ranks that compute different tokens, dp x cp: a loss and every gradient are sums over them.
+  /// Returns the ranks that compute different tokens, dp x cp: a loss and every gradient are sums over them.
   const Group& tokens() const { return tokens_; }
-  /// Ranks that hold the shards of this rank's flat buffers, in the order of Part::shard; this rank alone where they
-  /// are full.
+  /// Returns the ranks that hold the shards of this rank's flat buffers, in the order of Part::shard; this rank alone
+  /// where they are full.
   const Group& shards() const { return shards_; }
   /// Returns the ranks over which data parallelism sums uncut flat buffers; this rank alone when they are cut.
   const Group& full_replicas() const { return full_replicas_; }
-  /// Ranks that hold what this rank holds, in the order of Part::replica.
+  /// Returns the ranks that hold what this rank holds, in the order of Part::replica.
   const Group& replicas() const { return replicas_; }
-  /// Ranks over which gradients remain to be summed after data parallelism: cp unless data parallelism is over it, and
-  /// the other runs of shards.
+  /// Returns the ranks over which gradients remain to be summed after data parallelism: cp unless data parallelism is
+  /// over it, and the other runs of shards.
   const Group& remaining() const { return remaining_; }
-  /// Ranks over which gradients remain to be summed that are partial over tp: its ranks too.
+  /// Returns the same ranks for gradients that are partial over tp: also those of tp.
   const Group& remaining_partial() const { return remaining_partial_; }
 
  private:

@@ -11,7 +11,7 @@ namespace meshtrain {
 /// A computation that may take long, for as long as the object lives. While one lives for 10 s or more, a thread prints
 /// how far it is to stderr: a line every 10 s, later every twentieth of the time so far, and on a terminal one line
 /// that is rewritten each second. MESHTRAIN_PROGRESS is another number of seconds; 0: one line at the end of each
-/// Progress. One Progress inside another speaks in its place; the time until the first line is that of the outermost.
+/// Progress. A Progress inside another prints in its place; the time until the first line is that of the outermost.
 class Progress {
  public:
   /// `what`: the beginning of each line, "evaluation of runs/mine". `total`: the number of `unit`, in the plural, that

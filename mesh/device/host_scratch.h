@@ -8,12 +8,13 @@
 
 namespace meshtrain {
 
-/// A computation on the host whose tensors exist; returns the tensors that it made.
+/// A computation on the host with real tensors; returns the tensors that it made.
 using HostComputation = std::function<std::vector<at::Tensor>()>;
 
-/// Returns a tensor of the Meta device as large as what LibTorch and its libraries allocate for a moment in a
-/// computation on the host, besides its results. A dry run holds it as long as it makes the shapes of those. Measured
-/// once for each `key`, by the second call of the computation that `prepare` returns; HostMemory counts from then on.
+/// Returns a Meta tensor as large as the scratch memory that LibTorch and its libraries allocate in a computation on
+/// the host, besides its results. A dry run holds the tensor while it makes the shapes of the results. The size is
+/// measured once for each `key`, in the second call of the computation that `prepare` returns; HostMemory counts from
+/// then on.
 at::Tensor host_scratch(const std::string& key, const std::function<HostComputation()>& prepare);
 
 /// Returns true for tensors of a dry run for the host, whose computations have such scratch.

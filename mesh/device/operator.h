@@ -48,9 +48,9 @@ struct MetaSibling<Host, Gpu> {
 };
 
 /// Defines the operator of `schema`, "glu(Tensor gate_up, int activation) -> Tensor", in a TORCH_LIBRARY_FRAGMENT.
-/// `Host` is its sibling for the CPU: made of LibTorch's own operators, which the Meta device has too, or of loops that
-/// a tensor of the Meta device only allocates for; `Gpu` makes what the sibling for CUDA allocates, its results among
-/// it, but for a kernel's own partial sums of a few MiB.
+/// `Host` is its sibling for the CPU. It uses LibTorch's own operators, which the Meta device has too, or loops that
+/// only allocate for a tensor of the Meta device. `Gpu` allocates what the sibling for CUDA does, results included,
+/// except a kernel's own partial sums of a few MiB.
 template <auto* Host, auto* Gpu>
 void define(torch::Library& library, const std::string& schema) {
   library.def(schema.c_str());

@@ -6,7 +6,7 @@
 
 namespace meshtrain::few_rows {
 
-/// Rows of x up to which a product x W^T takes as long as reading W once: those of a token that is generated.
+/// The most rows of x for which a product x W^T takes as long as reading W once, as when tokens are generated.
 inline constexpr int64_t kMost = 4;
 
 /// Rows of elements that lie side by side; `stride` is the number of elements from a row to the next.

@@ -28,7 +28,7 @@ namespace meshtrain {
 /// A collective in a communicator's queue. The engine alone calls advance(), and only while it is first in its queue.
 class MpiOperation : public Work::State {
  public:
-  /// `mark`: reported to when it begins, first in its queue, and when it is done.
+  /// `mark`: notified when the collective begins, first in its queue, and when it is done.
   explicit MpiOperation(const FlightMark& mark) : mark_(mark) {}
   void wait() final;
 

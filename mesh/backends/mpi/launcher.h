@@ -4,8 +4,8 @@
 
 namespace meshtrain {
 
-/// The tasks of a launch that MPI does not see: each of them would train alone. Unlike other input errors, which all
-/// ranks find alike and one reports, every task reports this one, since each may be on a host and in a log of its own.
+/// The error of a launch whose tasks MPI does not connect: each task would train alone. All tasks report it, because
+/// each may have its own host and log; other input errors are found by all ranks and reported by one.
 class LaunchError : public InputError {
  public:
   /// Describes this task: the number of tasks announced, by which variable, and how to start them instead.
@@ -16,8 +16,8 @@ class LaunchError : public InputError {
 bool launched_by_mpi();
 
 /// Returns how many tasks the launcher's environment announces: mpirun of any MPI library, srun, flux run, jsrun, PALS'
-/// mpiexec or torchrun; 1 when it announces none. An allocation is no launch: the script of sbatch and the shell of
-/// salloc are one process, whatever SLURM_NTASKS says. A launcher that tells a task its number alone announces that
+/// mpiexec or torchrun; 1 when it announces none. An allocation is not a launch: the script of sbatch and the shell of
+/// salloc are one process, whatever SLURM_NTASKS says. If a launcher gives a task only its number, it announces that
 /// task and those before it.
 int announced_ranks();
 

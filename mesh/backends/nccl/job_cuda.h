@@ -14,7 +14,7 @@
 
 namespace meshtrain::nccl {
 
-/// "NCCL: unhandled cuda error (what it says itself)". `comm` may be null.
+/// Returns "NCCL: unhandled cuda error (NCCL's own text)". `comm` may be null.
 std::string text_of(ncclResult_t result, ncclComm_t comm);
 
 /// A communicator, as its job sees it. Called by any thread.
@@ -23,8 +23,8 @@ class Member {
   virtual ~Member() = default;
   /// Reports a failure to the job.
   virtual void look() = 0;
-  /// Ends what runs; its results are worth nothing. Between ncclGroupStart and ncclGroupEnd: NCCL sets the flags that
-  /// end its kernels and its waiting calls at once, and frees the communicator at the group's end.
+  /// Ends running collectives, whose results are then invalid. Between ncclGroupStart and ncclGroupEnd: NCCL sets the
+  /// flags that end its kernels and its waiting calls at once, and frees the communicator at the group's end.
   virtual void abort() = 0;
   /// Returns when no thread is in a call of NCCL with it any more. Between abort() and ncclGroupEnd: what the call
   /// still reads would be freed under it.

@@ -14,9 +14,9 @@ namespace meshtrain {
 /// captured graph records both. Only one thread at a time may issue; the order must be the same on all ranks. A group's
 /// Urgency is its share of the GPU (nccl_max_blocks()).
 ///
-/// Windows: with user_buffers, of CUDA tensors, Placement::Own; a queue registers one when it first communicates what
-/// lies in it. Otherwise none. Symmetric: by queues of the group that the window was made for and of groups within it;
-/// others register it as Registered does.
+/// Windows exist only with user_buffers, for CUDA tensors and Placement::Own. A queue registers a window before it
+/// first communicates a tensor in it. Symmetric registration is for queues of the window's group and of groups within
+/// it; others register it as Registered does.
 ///
 /// A failure in any group, also without a call (a thread asks NCCL four times a second), ends all of them: running
 /// collectives are aborted, and every later issue() and wait() throws one message: coordinate, collective, group,

@@ -26,18 +26,19 @@ class UserBuffers : public std::enable_shared_from_this<UserBuffers> {
   UserBuffers(const UserBuffers&) = delete;
   UserBuffers& operator=(const UserBuffers&) = delete;
 
-  /// A tensor [numel] of zeros on the job's GPU in a buffer of its own; undefined when there is no memory for it.
-  /// `ranks`: those of the mesh that make one together.
+  /// Returns a tensor [numel] of zeros on the job's GPU in a buffer of its own; undefined when there is no memory for
+  /// it. `ranks`: those of the mesh that make one together.
   at::Tensor zeros(int64_t numel, const at::TensorOptions& options, std::vector<int> ranks);
 
-  /// The one that `address` lies in, or null.
+  /// Returns the buffer that contains `address`, or null.
   std::shared_ptr<const Buffer> holding(const void* address) const;
 
  private:
   struct Owner;  // of a tensor's storage
 
   static void let_go(void* owner);
-  /// Nobody has a tensor of it. It is freed later, by who makes another one: this may be called under any lock.
+  /// Notes that no tensor uses the buffer. The next call that makes a buffer frees it, because this may be called under
+  /// any lock.
   void retire(const std::shared_ptr<const Buffer>& buffer);
   void free_retired();
 

@@ -9,15 +9,15 @@ namespace meshtrain {
 
 enum class Compression { None, Gzip, Zstd };
 
-/// Returns how the name of `file` says that it is compressed: *.gz, *.zst, in capitals too.
+/// Returns the compression that the name of `file` shows: *.gz, *.zst, in capitals too.
 Compression compression_of(const std::filesystem::path& file);
 
 /// Returns the name that `file` has without the ending of its compression.
 std::filesystem::path uncompressed_name(const std::filesystem::path& file);
 
-/// A compressed file, read from its beginning to its end as what it holds. It needs a few hundred KiB of memory, of
-/// zstd also the window that its writer chose, 128 MiB at most unless that was asked for (--long). Several members or
-/// frames one after the other are one text, as the programs gzip and zstd have it. One thread at a time.
+/// A compressed file, which is read from its beginning to its end as its uncompressed content. It needs a few hundred
+/// KiB of memory, of zstd also the window that its writer chose, 128 MiB at most unless that was asked for (--long).
+/// Several members or frames one after the other are one text, as for the programs gzip and zstd. One thread at a time.
 class CompressedFile {
  public:
   /// Opens `file`, whose compression_of() is not None. Throws InputError when it cannot be read, and when it does not

@@ -12,7 +12,7 @@ namespace meshtrain {
 nlohmann::json parse_json_object(const std::string& subject, std::string_view text,
                                  const nlohmann::json::parser_callback_t& callback = nullptr);
 
-/// Throws InputError, "SUBJECT is not read: ...", for JSON whose values are nested as deeply as that.
+/// Throws InputError, "SUBJECT is not read: ...", for JSON whose values are nested that deeply.
 void refuse_deep_json(const std::string& subject, std::string_view text);
 
 /// Replaces each escape of half a surrogate pair in `text`, JSON, by that of U+FFFD: "\ud83d " by "\ufffd ". Python

@@ -19,13 +19,12 @@ std::vector<std::filesystem::path> nvidia_folders(const std::filesystem::path& t
 /// Opens the run-time compiler and linker of CUDA `major` (libnvrtc-builtins, libnvrtc, libnvJitLink) out of the first
 /// of nvidia_folders() that has the compiler, or else the compiler that the loader finds. cuDNN opens libnvrtc by its
 /// bare name to compile fused attention, and libnvrtc its builtins. A bare name is found in the folders that the
-/// opening library knows, which cuDNN's does and libnvrtc's does not, or when the library is in the process already.
-/// Without them attention ends with "no valid execution plans".
+/// opening library knows, or when the library is loaded already. cuDNN knows the folder of libnvrtc; libnvrtc does not
+/// know that of its builtins. Without them attention ends with "no valid execution plans".
 void open_runtime_compiler(const std::filesystem::path& torch_lib, int major);
 
 /// Opens libtorch_cuda.so of `torch_lib`, unless the process has one. Must be called before anything asks LibTorch
-/// about CUDA: LibTorch keeps its first answer for good (at::detail::getCUDAHooks()). Throws when it was asked too
-/// early.
+/// about CUDA: LibTorch keeps its first answer (at::detail::getCUDAHooks()). Throws when it was asked too early.
 void open_torch_cuda(const std::filesystem::path& torch_lib);
 
 }  // namespace meshtrain

@@ -16,10 +16,10 @@ class CudaPlugin {
  public:
   virtual ~CudaPlugin() = default;
 
-  /// Returns how many GPUs this process may use, one at least. Looks, in this order, for a driver, new enough; GPUs;
-  /// that their architectures are those that the kernels were built for; LibTorch's CUDA libraries, which it opens; and
-  /// that no library of CUDA is there twice or older than what this was built with. Throws InputError, one line: what
-  /// is missing and what to do.
+  /// Returns how many GPUs this process may use, one at least. Checks, in this order, that a new enough driver exists,
+  /// that GPUs exist, that the kernels were built for their architectures, that LibTorch's CUDA libraries can be
+  /// opened, and that no library of CUDA is loaded twice or is older than that of this build. Throws InputError, one
+  /// line: what is missing and what to do.
   virtual int prepare() = 0;
 
   /// Sets LibTorch's allocator of GPU memory, "expandable_segments:True,max_split_size_mb:512", instead of those
@@ -29,7 +29,7 @@ class CudaPlugin {
   /// Makes `gpu` the one that this thread computes on, on a stream that can be recorded. After prepare(). Throws
   /// InputError when it does not work.
   virtual void use(int gpu) = 0;
-  /// "NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB".
+  /// Returns "NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB".
   virtual std::string describe(int gpu) const = 0;
   /// Returns the compute capability: 90 for sm_90. Is cheap, since attention calls it every time.
   virtual int architecture(int gpu) const = 0;

@@ -32,7 +32,7 @@ struct HostLayout {
   uint64_t order(int fan_out) const;
 };
 
-/// Memory mapped by several processes of this host. It has no name: nothing remains of it however they end.
+/// Memory mapped by several processes of this host. It has no name, so nothing remains of it, however they end.
 class HostMapping {
  public:
   /// `rank_bytes`: the bytes that this rank has reserved.
