@@ -32,7 +32,7 @@ Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
 }
 
 Reference train_reference(Recipe recipe) {
-  return make_reference(std::string(recipe.train.precision), [&](const std::string& precision) {
+  return make_reference(std::string(recipe.train.precision), /*has_fp64=*/true, [&](const std::string& precision) {
     recipe.train.precision = precision;
     return train(recipe, one_rank_mesh());
   });

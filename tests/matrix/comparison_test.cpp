@@ -128,19 +128,20 @@ TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {
 }
 
 TEST(Reference, IsTrainedInTheMeshsPrecisionFirst) {
-  const auto trained = [](const std::string& precision) {
+  const auto trained = [](const std::string& precision, bool has_fp64) {
     std::string order;
     const auto train = [&](const std::string& asked) {
       order += asked + " ";
       return Trace{{asked == precision ? 1. : 2.}, {}, {}};
     };
-    const Reference reference = make_reference(precision, train);
+    const Reference reference = make_reference(precision, has_fp64, train);
     order += reference.trace.losses[0] == 1 ? "own" : "another";
     return order + (reference.other ? " and " + std::string(reference.other->losses[0] == 1 ? "own" : "another") : "");
   };
-  EXPECT_EQ(trained("fp64"), "fp64 own");
-  EXPECT_EQ(trained("fp32"), "fp32 fp64 own and another");
-  EXPECT_EQ(trained("bf16_mixed"), "bf16_mixed fp32 another and own");
+  EXPECT_EQ(trained("fp64", true), "fp64 own");
+  EXPECT_EQ(trained("fp32", true), "fp32 fp64 own and another");
+  EXPECT_EQ(trained("fp32", false), "fp32 own");
+  EXPECT_EQ(trained("bf16_mixed", false), "bf16_mixed fp32 another and own");
 }
 
 /// Where one rank in fp32 differs by 3e-5 from one rank in fp64, a mesh may differ by 4 x 3e-5 more than by 1e-5.

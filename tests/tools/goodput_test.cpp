@@ -144,7 +144,7 @@ TEST_F(GoodputProgram, BytesByAxisAreThoseOfTheFormulas) {
     for (const nlohmann::json& step : metrics()) {
       EXPECT_EQ(step.at("bytes").at(axis).get<int64_t>(), bytes);
       // The vote of four numbers, and the metrics of the step before: 10 numbers, and 3 of each of two groups.
-      const int64_t vote = 4 * 8, gathered = (10 + 3 * 2) * 8;
+      const int64_t vote = 4 * 8, gathered = (11 + 3 * 2) * 8;
       EXPECT_EQ(step.at("bytes").at("world").get<int64_t>(), step.at("step") == 1 ? vote : vote + gathered);
     }
   }

@@ -232,10 +232,10 @@ std::vector<Measurement> measure_together(const Trace& trace, const Measurement*
 
 }  // namespace
 
-Reference make_reference(const std::string& precision,
+Reference make_reference(const std::string& precision, bool has_fp64,
                          const std::function<Trace(const std::string& precision)>& train) {
   Trace own = train(precision);
-  if (precision == "fp64") return {std::move(own), {}};
+  if (precision == "fp64" || (precision == "fp32" && !has_fp64)) return {std::move(own), {}};
   if (precision == "fp32") return {std::move(own), train("fp64")};
   Trace in_fp32 = train("fp32");
   return {std::move(in_fp32), std::move(own)};

@@ -18,8 +18,9 @@ struct Reference {
 };
 
 /// Returns the reference for a mesh in `precision`. `train`: runs the training on one rank in the precision that it is
-/// given, first in the mesh's own.
-Reference make_reference(const std::string& precision, const std::function<Trace(const std::string& precision)>& train);
+/// given, first in the mesh's own. `has_fp64`: whether it can in fp64; no GPU has the kernels.
+Reference make_reference(const std::string& precision, bool has_fp64,
+                         const std::function<Trace(const std::string& precision)>& train);
 
 /// A number or tensor, compared with one rank's.
 struct Comparison {

@@ -161,7 +161,7 @@ class Verification {
   void run_on_one_rank() {
     const Phase phase("the steps on one rank");
     const DeviceMesh alone = one_rank_mesh();
-    reference_ = make_reference(options_.precision, [&](const std::string& precision) {
+    reference_ = make_reference(options_.precision, device_context_.device.is_cpu(), [&](const std::string& precision) {
       const Recipe recipe = in_precision(on_one_rank(setup_.recipe), precision);
       TransformerTrainer trainer(resolve(recipe, alone.layout()), alone, device_context_.device);
       use_choices(trainer, {.records = !choices_, .reference = choices_, .replays = choices_ != nullptr});
