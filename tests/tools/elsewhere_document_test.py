@@ -43,11 +43,9 @@ class ElsewhereDocument(unittest.TestCase):
                                    "MESHTRAIN_SOURCE": str(SOURCE)})
         return done.returncode, done.stdout + done.stderr
 
-    def run_block(self, block, fault):
+    def run_block(self, block):
         """Runs the lines of a block that begin with $, and compares the others with what they print."""
         shutil.rmtree(self.folder / "step", ignore_errors=True)
-        if fault:
-            self.assertEqual(self.run_line(f"made_step {fault} step"), (0, ""))
         for lines in block.split("$ ")[1:]:
             command, *expected = lines.splitlines()
             status, output = self.run_line(command)
@@ -63,13 +61,13 @@ class ElsewhereDocument(unittest.TestCase):
         shown = 0
         for section in self.sections:
             title = section.splitlines()[0]
-            blocks = re.findall(r"(?:<!-- made_step (\w+) -->\n)?```\n(\$ .*?)```", section, re.DOTALL)
+            blocks = re.findall(r"```\n(\$ .*?)```", section, re.DOTALL)
             self.assertTrue(blocks, title)
             self.assertRegex(section, r"https://github.com/\S+/(issues|pull)/\d+", title)
             shutil.rmtree(self.folder / "runs", ignore_errors=True)
-            for fault, block in blocks:
+            for block in blocks:
                 with self.subTest(title, command=block.splitlines()[0]):
-                    self.run_block(block, fault)
+                    self.run_block(block)
                     shown += 1
         self.assertGreaterEqual(shown, 12)
 
