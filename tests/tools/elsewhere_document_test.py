@@ -51,6 +51,8 @@ class ElsewhereDocument(unittest.TestCase):
             status, output = self.run_line(command)
             different = any(not line.startswith("equal") for line in expected) and "verify" in command
             self.assertEqual(status, DIFFERENT if different else 0, f"{command}\n{output}")
+            if command.startswith("made_step"):
+                self.assertEqual(output, "")
             for line in expected:
                 if line.endswith("..."):
                     self.assertIn("\n" + line[:-3], "\n" + output, command)

@@ -13,8 +13,9 @@ struct MpiOptions {
   /// The most bytes that a rank may hold in windows, memory that ranks of one host share (Group::allocate), and in
   /// the boards of its groups: beyond it collectives go through MPI. The environment's MESHTRAIN_WINDOW_MIB lowers it.
   int64_t window_bytes = std::numeric_limits<int64_t>::max();
-  /// With more ranks than this, a short call goes through a tree of runs of this many consecutive ranks, and a longer
-  /// one takes steps in which a rank talks to at most this many (RankTree, RankGrid). At least 2. For tests.
+  /// The most ranks that talk to each other directly. With more, a short call goes through a tree of runs of this many
+  /// consecutive ranks, and in each step of a longer one a rank talks to at most this many (RankTree, RankGrid). At
+  /// least 2. For tests.
   int fan_out = 16;
   /// A number for the host of each rank of the world; empty: as MPI finds them. For tests.
   std::vector<int> hosts = {};

@@ -18,8 +18,8 @@ class CudaPlugin {
 
   /// Returns how many GPUs this process may use, one at least. Checks, in this order, that a new enough driver exists,
   /// that GPUs exist, that the kernels were built for their architectures, that LibTorch's CUDA libraries can be
-  /// opened, and that no library of CUDA is loaded twice or is older than that of this build. Throws InputError, one
-  /// line: what is missing and what to do.
+  /// opened, and that no library of CUDA is loaded twice or is older than that of this build. Throws InputError with
+  /// one line that names the missing part and the remedy.
   virtual int prepare() = 0;
 
   /// Sets LibTorch's allocator of GPU memory, "expandable_segments:True,max_split_size_mb:512", instead of those
