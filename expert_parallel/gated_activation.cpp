@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "mesh/device/aten.h"
-#include "mesh/device/meta_device.h"
 #include "mesh/device/row_chunks.h"
 
 namespace meshtrain {
@@ -73,8 +72,7 @@ class ClampedActivation {
 
   template <class Piece>
   static void for_pieces(const at::Tensor& gate_up, const Piece& piece) {
-    if (!is_host(gate_up.device())) return piece(0, gate_up.size(0));
-    for_row_chunks(gate_up, gate_up.size(0), gate_up.size(1) * static_cast<int64_t>(sizeof(double)), piece);
+    for_host_row_chunks(gate_up, gate_up.size(0), gate_up.size(1) * static_cast<int64_t>(sizeof(double)), piece);
   }
 
   double alpha_, limit_;

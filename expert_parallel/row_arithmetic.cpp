@@ -20,12 +20,9 @@ at::ScalarType sum_dtype(const at::Tensor& tensor) {
   return c10::isReducedFloatingType(tensor.scalar_type()) ? at::kFloat : tensor.scalar_type();
 }
 
-/// Calls piece(first, count) for all `rows` rows of `elements` elements: at once on a GPU, whose kernels cost more to
-/// launch than memory, in pieces on the host.
-template <class Piece>
-void for_pieces(int64_t rows, int64_t elements, const at::Tensor& like, const Piece& piece) {
-  if (!is_host(like.device())) return piece(0, rows);
-  for_row_chunks(like, rows, elements * static_cast<int64_t>(c10::elementSize(sum_dtype(like))), piece);
+/// Returns the bytes of a row of `width` sums of elements like those of `tensor`.
+int64_t bytes_of_sums(const at::Tensor& tensor, int64_t width) {
+  return width * static_cast<int64_t>(c10::elementSize(sum_dtype(tensor)));
 }
 
 /// Returns true when the loops of row_loops_host.h take the rows.
@@ -74,7 +71,7 @@ at::Tensor summed_rows(const at::Tensor& y, const at::Tensor& rows, const at::Te
   }
   at::Tensor out = at::empty({rows.size(0), y.size(1)}, y.options());
   const at::ScalarType dtype = sum_dtype(y);
-  for_pieces(rows.size(0), y.size(1), y, [&](int64_t first, int64_t count) {
+  for_host_row_chunks(y, rows.size(0), bytes_of_sums(y, y.size(1)), [&](int64_t first, int64_t count) {
     const at::Tensor own = rows.narrow(0, first, count), to = out.narrow(0, first, count);
     const auto slot = [&](int64_t index) {
       const at::Tensor without =
@@ -97,14 +94,14 @@ void scale_rows(at::Tensor y, const at::Tensor& factors) {
     y.mul_(factors.unsqueeze(1));
     return;
   }
-  for_pieces(y.size(0), y.size(1), y, [&](int64_t first, int64_t count) {
+  for_host_row_chunks(y, y.size(0), bytes_of_sums(y, y.size(1)), [&](int64_t first, int64_t count) {
     const at::Tensor part = y.narrow(0, first, count);
     part.copy_(part.to(factors.scalar_type()).mul_(factors.narrow(0, first, count).unsqueeze(1)));
   });
 }
 
 void add_row_dots(const at::Tensor& sums, const at::Tensor& a, const at::Tensor& b) {
-  for_pieces(a.size(0), a.size(1), sums, [&](int64_t first, int64_t count) {
+  for_host_row_chunks(sums, a.size(0), bytes_of_sums(sums, a.size(1)), [&](int64_t first, int64_t count) {
     const at::Tensor other = b.size(0) == 1 ? b : b.narrow(0, first, count);
     const at::Tensor products = at::mul(a.narrow(0, first, count).to(sums.scalar_type()), other.to(sums.scalar_type()));
     sums.narrow(0, first, count).add_(products.sum(1));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "mesh/device/meta_device.h"
 #include "mesh/device/repeated_calls.h"
 
 namespace meshtrain {
@@ -25,6 +26,14 @@ void for_row_chunks(const at::Tensor& tensor, int64_t rows, int64_t row_bytes, P
     first = rows - rows % chunk;
   }
   for (; first < rows; first += chunk) piece(first, std::min(chunk, rows - first));
+}
+
+/// Calls piece(first, count) as for_row_chunks() does on the host, and once for all rows on a GPU, whose launches cost
+/// more than memory.
+template <class Piece>
+void for_host_row_chunks(const at::Tensor& tensor, int64_t rows, int64_t row_bytes, Piece piece) {
+  if (!is_host(tensor.device())) return piece(0, rows);
+  for_row_chunks(tensor, rows, row_bytes, piece);
 }
 
 }  // namespace meshtrain

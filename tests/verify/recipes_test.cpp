@@ -105,6 +105,9 @@ TEST(DocumentedRecipes, AreCutToTheSameKindsOfAxesAndModes) {
     }
     EXPECT_TRUE(before.size(kDataAxis) == 1 || others == 3 || after.size(kDataAxis) > 1);
     EXPECT_EQ(before.ep() > 1, after.ep() > 1);
+    if (before.ep() > 1) {
+      EXPECT_EQ(before.experts().size(kExpertDataAxis) > 1, after.experts().size(kExpertDataAxis) > 1);
+    }
     EXPECT_EQ(small.parallel.fsdp.mode, each.recipe.parallel.fsdp.mode);
     if (const auto shared = small.parallel.fsdp.shard_size; shared && after.size(kDataAxis) > 2) {
       EXPECT_GT(*shared, 1);

@@ -11,6 +11,11 @@ namespace {
 
 constexpr int64_t kTokens = 256, kMicroBatch = 2, kMicroBatches = 2, kStages = 2;
 
+/// Returns the number of ranks of dp, cp and tp, which ep divides.
+int64_t ranks_of_experts(const Recipe& recipe) {
+  return known_size(recipe, kDataAxis) * known_size(recipe, kContextAxis) * known_size(recipe, kTensorAxis);
+}
+
 /// Returns the largest power of two up to `n`.
 int64_t power_of_two(int64_t n) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
@@ -18,7 +23,8 @@ int64_t power_of_two(int64_t n) {
 
 void cut_mesh(Recipe& recipe, int64_t ranks) {
   std::map<std::string, int64_t>& mesh = recipe.parallel.mesh;
-  const int64_t experts = known_size(recipe, kExpertAxis);
+  const int64_t ep = known_size(recipe, kExpertAxis);
+  const bool has_copies = ep < ranks_of_experts(recipe);
   int64_t left = ranks;
   for (const char* axis : {kTensorAxis, kContextAxis, kPipelineAxis}) {
     const int64_t size = known_size(recipe, axis) > 1 && left > 1 ? 2 : 1;
@@ -26,9 +32,9 @@ void cut_mesh(Recipe& recipe, int64_t ranks) {
     left /= size;
   }
   mesh[kDataAxis] = power_of_two(std::min(known_size(recipe, kDataAxis), left));
-  if (experts == 1) return;
-  mesh[kExpertAxis] = std::gcd(
-      experts, known_size(recipe, kDataAxis) * known_size(recipe, kContextAxis) * known_size(recipe, kTensorAxis));
+  if (ep == 1) return;
+  const int64_t ranks_left = ranks_of_experts(recipe);
+  mesh[kExpertAxis] = std::gcd(ep, has_copies && ranks_left > 2 ? ranks_left / 2 : ranks_left);
 }
 
 /// Keeps the first and the last of the numbers of layers, `stages` in all.

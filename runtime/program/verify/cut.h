@@ -11,7 +11,8 @@ namespace meshtrain {
 ///
 ///   tp, cp, pp    2 ranks where there were more, in this order, as far as `ranks` go
 ///   dp            the largest power of two that the remaining ranks allow, up to its size
-///   ep            the largest common divisor of its size and the ranks of dp x cp x tp
+///   ep            the largest common divisor of its size and the ranks of dp x cp x tp, or half of them if each expert
+///                 had copies
 ///   hybrid_shard  half of the ranks of dp x cp share a copy
 ///   stages        2 on a rank where there were more; a list of layers keeps its first and last entries
 ///   sequence      at most 256 tokens; a sliding window keeps its share of the sequence
