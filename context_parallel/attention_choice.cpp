@@ -33,10 +33,9 @@ struct Line {
 // 1. cuDNN 9.19's backward on sm_90 works on 128 keys at once and masks the end of the keys in steps of 64. Where 64
 //    are left over, a log-sum-exp below -88.7 makes dq NaN (pytorch#196678, cudnn-frontend#628). Causal calls mask
 //    these keys anyway. AttentionOnGpu.CuDnnWithKeysLeftOver says whether cuDNN has the fault; on an H200 it has.
-// 2., 3. cuDNN uses Hopper's own instructions, which flash does not: on an H200 it is 1.1 to 2.1 times as fast from 128
-//    queries and keys on (docs/benchmarks.md). It builds a plan for each length, so prompts of any length below 512
-//    are left to flash. Only on sm_90: on sm_100 it corrupts texts of models with fewer than 8 KV heads
-//    (pytorch#193893, not checked).
+// 2., 3. cuDNN uses Hopper's own instructions, which flash does not: on an H200 it is faster from 128 queries and keys
+//    on (docs/benchmarks.md). It builds a plan for each length, so prompts of any length below 512 are left to flash.
+//    Only on sm_90: on sm_100 it corrupts texts of models with fewer than 8 KV heads (pytorch#193893, not checked).
 constexpr Line kTable[] = {
     {.numbers = Numbers::Halves,
      .causal = false,

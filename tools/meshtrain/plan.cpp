@@ -216,10 +216,10 @@ void add_plan_command(CLI::App& app, int& status) {
                    "the host's updates, are measured")
       ->type_name("NAME");
   command
-      ->add_option("--search", arguments->search,
-                   "mesh: meshes, the best ones also in other orders of axes; all: every mesh also in other orders, "
-                   "sharding modes, micro-batches, checkpointing, sequence parallel and context algorithms, by "
-                   "their times on --machine")
+      ->add_option(
+          "--search", arguments->search,
+          "mesh: meshes, the best ones also in other orders of axes; all: every mesh also with the settings of "
+          "docs/plan.md#settings, by their times on --machine")
       ->check(CLI::IsMember({"mesh", "all"}))
       ->capture_default_str();
   command->add_option("--top", arguments->top, "Meshes to print")
