@@ -198,8 +198,8 @@ void add_plan_command(CLI::App& app, int& status) {
       "plan", "Lists every mesh of N ranks: its memory, traffic and time, or why it is not possible");
   command
       ->add_option("recipe", arguments->recipe,
-                   "The recipe. Sizes in its parallel.mesh are not used, but meshes have pp only if parallel.mesh has "
-                   "it (--set parallel.mesh.pp=2) or parallel.pipeline is set")
+                   "The recipe. Sizes in its parallel.mesh are not used, but meshes have pp only if its pp is above "
+                   "1 (--set parallel.mesh.pp=2) or parallel.pipeline is set")
       ->required();
   command->add_option("--ranks", arguments->ranks, "Total number of ranks")->check(whole_number(1))->type_name("N");
   command
