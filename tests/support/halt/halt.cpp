@@ -9,12 +9,14 @@
 //
 // A thread looks every few microseconds, through functions that meshtrain exports for its plug-ins. It stops the
 // process where the main thread has computed for a moment, or sleeps, so that the rank has shown the phase to the
-// others.
+// others. A signal holds the main thread from the last look until the process goes on.
 #include <fcntl.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -49,10 +51,49 @@ std::string sight(bool in_phase, const std::string& wanted) {
   return is_there && last ? phase + "\n" + name_of(*last) + "\n" : "";
 }
 
-/// The processor time of the main thread, and whether it sleeps.
+enum class Hold { None, Asked, Offered, Taken };
+std::atomic<Hold> hold = Hold::None;
+
+/// Offers the main thread for 2 ms, since it may own a lock that the other thread needs to look; stays while it is
+/// taken.
+void offer(int) {
+  const int error = errno;
+  const timespec moment{.tv_sec = 0, .tv_nsec = 20'000};
+  hold = Hold::Offered;
+  for (int waits = 0; hold != Hold::None; ++waits) {
+    nanosleep(&moment, nullptr);
+    Hold offered = Hold::Offered;
+    if (waits >= 100 && hold.compare_exchange_strong(offered, Hold::None)) break;
+  }
+  errno = error;
+}
+
+/// The processor time of the main thread, whether it sleeps, and how it is held.
 class MainThread {
  public:
-  MainThread() { pthread_getcpuclockid(pthread_self(), &clock_); }  // when the library is loaded: on the main thread
+  MainThread() : thread_(pthread_self()) {  // when the library is loaded: on the main thread
+    pthread_getcpuclockid(thread_, &clock_);
+    struct sigaction action {};
+    action.sa_handler = offer;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGRTMIN + 5, &action, nullptr);
+  }
+
+  /// Returns true when the main thread is held, in a state for which is_right() is true. The caller lets it go on.
+  template <class Look>
+  bool held_where(const Look& is_right) const {
+    hold = Hold::Asked;
+    pthread_kill(thread_, SIGRTMIN + 5);
+    while (hold == Hold::Asked) std::this_thread::sleep_for(std::chrono::microseconds(5));
+    const bool right = is_right();
+    Hold offered = Hold::Offered;
+    if (right && hold.compare_exchange_strong(offered, Hold::Taken)) return true;
+    offered = Hold::Offered;
+    hold.compare_exchange_strong(offered, Hold::None);
+    return false;
+  }
+  static void let_go() { hold = Hold::None; }
+
   double seconds() const {
     timespec time{};
     clock_gettime(clock_, &time);
@@ -66,6 +107,7 @@ class MainThread {
   }
 
  private:
+  pthread_t thread_;
   clockid_t clock_{};
 };
 
@@ -89,7 +131,7 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
     [[maybe_unused]] const ssize_t written = write(file, seen.data(), seen.size());
     close(file);
     if (in_phase) let_run(main);
-    if (sight(in_phase, wanted) != seen) continue;
+    if (!main.held_where([&] { return sight(in_phase, wanted) == seen; })) continue;
     kill(getpid(), SIGSTOP);
     const std::string then = Phase::current().text;
     std::string after;
@@ -99,6 +141,7 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
     }
     after += "phase " + then + "\n";
     std::ofstream(std::string(log) + ".after") << after << "end" << std::endl;
+    MainThread::let_go();
     return;
   }
 }
