@@ -51,21 +51,28 @@ std::string sight(bool in_phase, const std::string& wanted) {
   return is_there && last ? phase + "\n" + name_of(*last) + "\n" : "";
 }
 
-enum class Hold { None, Asked, Offered, Taken };
+/// Whether the main thread is held: it runs, is asked to stand, offers to, must stay, may leave.
+enum class Hold { None, Asked, Offered, Taken, Released };
 std::atomic<Hold> hold = Hold::None;
 
-/// Offers the main thread for 2 ms, since it may own a lock that the other thread needs to look; stays while it is
+/// Offers the main thread for 2 ms, since it may own a lock that the other thread needs to look. Stays while it is
 /// taken.
 void offer(int) {
   const int error = errno;
   const timespec moment{.tv_sec = 0, .tv_nsec = 20'000};
   hold = Hold::Offered;
-  for (int waits = 0; hold != Hold::None; ++waits) {
+  for (int waits = 0; hold != Hold::Released; ++waits) {
     nanosleep(&moment, nullptr);
     Hold offered = Hold::Offered;
-    if (waits >= 100 && hold.compare_exchange_strong(offered, Hold::None)) break;
+    if (waits >= 100) hold.compare_exchange_strong(offered, Hold::Released);
   }
+  hold = Hold::None;
   errno = error;
+}
+
+template <class Is>
+void wait_while(const Is& is) {
+  while (is()) std::this_thread::sleep_for(std::chrono::microseconds(5));
 }
 
 /// The processor time of the main thread, whether it sleeps, and how it is held.
@@ -79,20 +86,19 @@ class MainThread {
     sigaction(SIGRTMIN + 5, &action, nullptr);
   }
 
-  /// Returns true when the main thread is held, in a state for which is_right() is true. The caller lets it go on.
+  /// Returns true when the main thread is held in a state for which is_right() is true. The caller lets it go.
   template <class Look>
   bool held_where(const Look& is_right) const {
     hold = Hold::Asked;
     pthread_kill(thread_, SIGRTMIN + 5);
-    while (hold == Hold::Asked) std::this_thread::sleep_for(std::chrono::microseconds(5));
+    wait_while([] { return hold == Hold::Asked; });
     const bool right = is_right();
     Hold offered = Hold::Offered;
-    if (right && hold.compare_exchange_strong(offered, Hold::Taken)) return true;
-    offered = Hold::Offered;
-    hold.compare_exchange_strong(offered, Hold::None);
+    if (hold.compare_exchange_strong(offered, right ? Hold::Taken : Hold::Released) && right) return true;
+    wait_while([] { return hold != Hold::None; });
     return false;
   }
-  static void let_go() { hold = Hold::None; }
+  static void let_go() { hold = Hold::Released; }
 
   double seconds() const {
     timespec time{};
@@ -120,6 +126,18 @@ void let_run(const MainThread& main) {
   }
 }
 
+/// Stops the process, for half a second or longer, and returns when it goes on. This thread may run a little until the
+/// signal reaches the process.
+void stop_process() {
+  using Clock = std::chrono::steady_clock;
+  auto before = Clock::now(), now = before;
+  kill(getpid(), SIGSTOP);
+  while ((now = Clock::now()) - before < std::chrono::milliseconds(500)) {
+    before = now;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void look(const MainThread& main, const std::string& asked, const char* log) {
   while (access(log, F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const bool in_phase = asked.starts_with("in:");
@@ -132,7 +150,8 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
     close(file);
     if (in_phase) let_run(main);
     if (!main.held_where([&] { return sight(in_phase, wanted) == seen; })) continue;
-    kill(getpid(), SIGSTOP);
+    stop_process();
+    MainThread::let_go();
     const std::string then = Phase::current().text;
     std::string after;
     for (const Flight& flight : FlightRecorder::own().flights()) {
@@ -141,7 +160,6 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
     }
     after += "phase " + then + "\n";
     std::ofstream(std::string(log) + ".after") << after << "end" << std::endl;
-    MainThread::let_go();
     return;
   }
 }
