@@ -104,7 +104,7 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     const int process = process_of(rank);
     std::ofstream(seen) << "";
     wait_until([&] { return is_stopped(process); }, seconds(180));
-    ASSERT_TRUE(is_stopped(process)) << "it is never there";
+    ASSERT_TRUE(is_stopped(process)) << "it is never there\n" << content(run_dir / "console.log");
     const auto stopped = Clock::now();
     const auto has_named = [&] {
       const Words now = said(told.size());
@@ -138,7 +138,7 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     EXPECT_TRUE(has("\n" + content(after), "\n" + told_last + "\n")) << warning << "\n" << content(after);
     wait_until([&] { return said(0).back().starts_with("the ranks continue"); });
     told = said(0);
-    EXPECT_TRUE(told.back().starts_with("the ranks continue")) << told.back();
+    ASSERT_TRUE(told.back().starts_with("the ranks continue")) << content(run_dir / "console.log");
   }
 
   /// Stops each rank of a mesh at a place, in one run.

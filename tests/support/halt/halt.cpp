@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -80,9 +81,14 @@ class MainThread {
  public:
   MainThread() : thread_(pthread_self()) {  // when the library is loaded: on the main thread
     pthread_getcpuclockid(thread_, &clock_);
+    // A stack of its own: kernels of matrix products let the stack pointer point into their buffers, and a signal frame
+    // would overwrite the data below it (runtime/program/run/stop_request.h).
+    static std::array<char, 64 * 1024> stack;
+    const stack_t own{.ss_sp = stack.data(), .ss_flags = 0, .ss_size = stack.size()};
+    sigaltstack(&own, nullptr);
     struct sigaction action {};
     action.sa_handler = offer;
-    action.sa_flags = SA_RESTART;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
     sigaction(SIGRTMIN + 5, &action, nullptr);
   }
 
