@@ -45,6 +45,17 @@ TEST(Outliers, AreThoseOfTheRuleInPythonAlsoAcrossAResume) {
   }
 }
 
+TEST(Outliers, AreMeasuredByTheUnbiasedDeviation) {
+  Outliers outliers({.window = 6, .sigma = 2}, at::kCPU);
+  outliers.resume({{1, 3, 1, 3, 1, 3}, {3, 3, 3, 5, 5, 5}});  // deviations sqrt(6 / 5); the biased ones are 1
+  const auto kinds = [&](double loss, double grad_norm) {
+    return static_cast<int>(outliers.judge(number(loss), number(grad_norm)).item<double>());
+  };
+  EXPECT_EQ(kinds(4.19, 6.19), 0);
+  EXPECT_EQ(kinds(4.2, 6.19), Outliers::kLoss);
+  EXPECT_EQ(kinds(4.19, 6.2), Outliers::kGradNorm);
+}
+
 TEST(Outliers, AStepThatIsNotFiniteIsNotRecorded) {
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
   Outliers outliers({.window = 6, .sigma = 2}, at::kCPU);
