@@ -13,12 +13,12 @@ namespace meshtrain {
 namespace {
 
 using testing::dense_attention;
-using testing::Precision;
+using testing::DtypeTolerance;
 using testing::random_tensor;
 using testing::relative_error;
 
 constexpr double kKernelScale = 0.3;
-const std::vector<Precision> kKernelPrecisions = {
+const std::vector<DtypeTolerance> kKernelPrecisions = {
     {at::kDouble, 1e-13}, {at::kFloat, 1e-5}, {at::kBFloat16, 2e-2}, {at::kHalf, 3e-3}};
 
 void expect_definition(const std::vector<at::Tensor>& tensors, const AttentionRule& rule, double tolerance) {

@@ -16,10 +16,10 @@ namespace {
 
 using testing::dense_attention;
 using testing::Documents;
+using testing::DtypeTolerance;
 using testing::Heads;
 using testing::kAlgorithms;
 using testing::kZigZag;
-using testing::Precision;
 using testing::random_tensor;
 using testing::relative_error;
 using testing::split_heads;
@@ -37,7 +37,7 @@ struct Case {
   int64_t num_kv_heads = 2;
   int64_t batch = 1;
   Documents documents = {};
-  Precision precision = {at::kDouble, 1e-12};
+  DtypeTolerance precision = {at::kDouble, 1e-12};
   int64_t window = 0;
   double softcap = 0;
   bool sinks = false;
@@ -167,9 +167,9 @@ TEST(Attention, EachSequenceHasItsOwnDocuments) {
 }
 
 TEST(Attention, KeepsItsPrecisionInEachDtype) {
-  const std::vector<Precision> precisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}};
+  const std::vector<DtypeTolerance> precisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}};
   for_all([&](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
-    for (const Precision& precision : precisions) {
+    for (const DtypeTolerance& precision : precisions) {
       SCOPED_TRACE(precision.dtype);
       for (const int64_t num_kv_heads : {2, 1}) {
         expect_definition(
@@ -191,7 +191,7 @@ TEST(Attention, InTilesIsTheDefinition) {
   constexpr int64_t kTiled = 148;
   const int64_t length = sequence_length(kTiled);
   for_all([&](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
-    for (const Precision& precision : {Precision{at::kFloat, 1e-5}, Precision{at::kBFloat16, 3e-2}}) {
+    for (const DtypeTolerance& precision : {DtypeTolerance{at::kFloat, 1e-5}, DtypeTolerance{at::kBFloat16, 3e-2}}) {
       for (const auto& [window, documents] : {std::pair<int64_t, Documents>{0, {}},
                                               {40, {}},
                                               {300, {}},
@@ -263,7 +263,8 @@ TEST(Attention, CapsScores) {
 
 TEST(Attention, WindowsAndCapsKeepTheirPrecisionInEachDtype) {
   for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
-    for (const Precision& precision : {Precision{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}}) {
+    for (const DtypeTolerance& precision :
+         {DtypeTolerance{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}}) {
       for (const double softcap : {0.0, 0.7}) {
         SCOPED_TRACE(::testing::Message() << precision.dtype << " softcap " << softcap);
         expect_definition({.algorithm = algorithm,
@@ -291,7 +292,8 @@ TEST(Attention, HasSinks) {
         }
       }
     }
-    for (const Precision& precision : {Precision{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}}) {
+    for (const DtypeTolerance& precision :
+         {DtypeTolerance{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}}) {
       SCOPED_TRACE(precision.dtype);
       Case c{.algorithm = algorithm, .kind = kind, .batch = 2, .precision = precision, .window = 5};
       c.sinks = true;

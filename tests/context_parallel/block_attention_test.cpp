@@ -12,12 +12,12 @@
 namespace meshtrain {
 namespace {
 
-using testing::Precision;
+using testing::DtypeTolerance;
 using testing::random_tensor;
 using testing::relative_error;
 
 constexpr double kBlockScale = 0.5;
-const std::vector<Precision> kBlockPrecisions = {{at::kDouble, 1e-13}, {at::kFloat, 5e-5}, {at::kBFloat16, 2e-2}};
+const std::vector<DtypeTolerance> kBlockPrecisions = {{at::kDouble, 1e-13}, {at::kFloat, 5e-5}, {at::kBFloat16, 2e-2}};
 
 /// Queries 9 to 14 of a sequence whose keys are all positions from 0 on; their own keys are the last in `keys`.
 struct Problem {

@@ -6,7 +6,7 @@
 
 #include "context_parallel/choice.h"
 #include "context_parallel/sequence_layout.h"
-#include "tests/support/precision.h"
+#include "tests/support/dtype_tolerance.h"
 
 namespace meshtrain::testing {
 

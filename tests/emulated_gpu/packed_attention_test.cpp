@@ -30,7 +30,7 @@ struct PackedCase {
   ContextAlgorithm algorithm;
   SequenceLayout::Kind kind;
   Documents documents;
-  Precision precision;
+  DtypeTolerance precision;
   int64_t num_kv_heads = 2;
   int64_t num_heads = 4;
 };
@@ -100,8 +100,8 @@ void expect_definition(const PackedCase& c) {
 
 TEST(PackedAttention, StaysInsideDocuments) {
   for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
-    for (const Precision& precision :
-         std::vector<Precision>{{at::kFloat, 1e-5}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
+    for (const DtypeTolerance& precision :
+         std::vector<DtypeTolerance>{{at::kFloat, 1e-5}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
       SCOPED_TRACE(precision.dtype);
       expect_definition({algorithm, kind, kOne, precision});
     }

@@ -22,7 +22,7 @@ struct WindowCase {
   SequenceLayout::Kind kind;
   Documents documents;
   AttentionRule rule;
-  Precision precision;
+  DtypeTolerance precision;
 };
 
 /// Expects outputs and gradients of the definition. Returns the number of calls of flash attention's forward.
@@ -82,7 +82,7 @@ void for_all_windows(const Check& check) {
 
 TEST(PackedAttention, FlashHasTheWindow) {
   for_all_windows([](ContextAlgorithm algorithm, SequenceLayout::Kind kind, int64_t window) {
-    for (const Precision& precision : {Precision{at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
+    for (const DtypeTolerance& precision : {DtypeTolerance{at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
       const int64_t calls = flash_calls({algorithm, kind, kNone, {0.35, window}, precision});
       EXPECT_TRUE(world().size() > 1 || calls == 1) << calls << ": the window is the kernel's";
     }

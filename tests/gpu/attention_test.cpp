@@ -67,7 +67,7 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
       {2, 4, 2, 100, 100, 64, true}, {1, 4, 2, 77, 77, 256, true},     {1, 6, 3, 1, 333, 64, false},
       {2, 4, 2, 65, 33, 32, false},  {1, 2, 1, 1, 1, 64, true},        {1, 3, 1, 600, 600, 96, true}};
   for (const auto& [dtype, tolerance] :
-       std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
+       std::vector<DtypeTolerance>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
     for (const Shape& shape : shapes) {
       const std::vector<at::Tensor> device = made(shape, dtype), host = on_host(device);
       const Pairs pairs = shape.causal ? Pairs::Causal : Pairs::All;
@@ -110,7 +110,7 @@ TEST(AttentionOnGpu, VeryNegativeScoresAreAsOnTheHost) {
                                      {2, 2, 2, 577, 704, 128, false}, {1, 4, 2, 513, 640, 64, false},
                                      {1, 2, 1, 577, 1000, 64, false}, {1, 2, 1, 577, 577, 128, true}};
   for (const auto& [dtype, tolerance] :
-       std::vector<Precision>{{at::kFloat, 5e-4}, {at::kBFloat16, 2e-2}, {at::kHalf, 1e-2}}) {
+       std::vector<DtypeTolerance>{{at::kFloat, 5e-4}, {at::kBFloat16, 2e-2}, {at::kHalf, 1e-2}}) {
     for (const Shape& shape : shapes) {
       const std::vector<at::Tensor> device = made_negative(shape, dtype), host = on_host(device);
       const Pairs pairs = shape.causal ? Pairs::Causal : Pairs::All;
@@ -129,7 +129,7 @@ TEST(AttentionOnGpu, VeryNegativeScoresAreAsOnTheHost) {
 // Calls cuDNN for a shape for which attention_choice.cpp avoids it, and prints whether dq is still not finite.
 TEST(AttentionOnGpu, CuDnnWithKeysLeftOver) {
   const Shape shape{1, 4, 2, 704, 704, 64, false};
-  for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kBFloat16, 2e-2}, {at::kHalf, 1e-2}}) {
+  for (const auto& [dtype, tolerance] : std::vector<DtypeTolerance>{{at::kBFloat16, 2e-2}, {at::kHalf, 1e-2}}) {
     const std::vector<at::Tensor> device = made_negative(shape, dtype), host = on_host(device);
     if (architecture_of(device[0]) != 90) {
       std::printf("cuDNN is not used on sm_%d\n", architecture_of(device[0]));
@@ -163,7 +163,7 @@ TEST(AttentionOnGpu, CuDnnWithKeysLeftOver) {
 
 // Keys arrive block by block, as in a ring: 700 queries at the end of 1,500 positions.
 TEST(RunningAttentionOnGpu, IsAsOnTheHost) {
-  for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
+  for (const auto& [dtype, tolerance] : std::vector<DtypeTolerance>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
     const std::vector<at::Tensor> device = made({2, 6, 2, 700, 1500, 64, false}, dtype), host = on_host(device);
     const std::vector<ScoreBlock> blocks = {{0, 700, 800, 700, Pairs::Causal, 0, 2},
                                             {0, 700, 0, 300, Pairs::All, 0, 2},

@@ -17,7 +17,7 @@ std::string shape_of(const at::Tensor& tensor) {
 
 // Widths with and without complete vectors, more rows than blocks, one row, no rows.
 TEST(GluOnGpu, IsAsOnTheHost) {
-  for (const Precision& precision : kPrecisions) {
+  for (const DtypeTolerance& precision : kPrecisions) {
     for (const auto& [rows, features] : {std::pair<int64_t, int64_t>{0, 8},
                                          {1, 1},
                                          {3, 7},
@@ -51,7 +51,7 @@ int64_t wide() {
 }
 
 TEST(RmsNormOnGpu, IsAsOnTheHost) {
-  for (const Precision& precision : kPrecisions) {
+  for (const DtypeTolerance& precision : kPrecisions) {
     for (const auto& [rows, size] : {std::pair<int64_t, int64_t>{0, 8},
                                      {1, 3},
                                      {3, 6},
@@ -74,7 +74,7 @@ TEST(RmsNormOnGpu, IsAsOnTheHost) {
 }
 
 TEST(RmsNormOnGpu, OfASum) {
-  for (const Precision& precision : kPrecisions) {
+  for (const DtypeTolerance& precision : kPrecisions) {
     for (const auto& [rows, size] :
          {std::pair<int64_t, int64_t>{1, 5}, {many(131), 2048}, {many(1000), 576}, {33, 999}}) {
       const at::Tensor x = fresh({rows, size});
@@ -95,7 +95,7 @@ at::Tensor widened(const at::Tensor& x) {
 
 // A residual stream in fp32 beside layers in a half.
 TEST(RmsNormOnGpu, OfAWiderStream) {
-  for (const Precision& precision : kPrecisions) {
+  for (const DtypeTolerance& precision : kPrecisions) {
     for (const auto& [rows, size] :
          {std::pair<int64_t, int64_t>{1, 5}, {many(131), 2048}, {many(1000), 576}, {33, 999}, {3, wide()}}) {
       const at::Tensor x = fresh({rows, size});
@@ -118,7 +118,7 @@ TEST(RmsNormOnGpu, OfAWiderStream) {
 
 // Heads that are a part of their tokens' heads are read without a copy.
 TEST(RmsNormOnGpu, OfSomeHeads) {
-  for (const Precision& precision : kPrecisions) {
+  for (const DtypeTolerance& precision : kPrecisions) {
     expect_as_on_host("rms_norm of heads", precision, {fresh({2, 37, 9, 128}), fresh({128})}, [](const auto& inputs) {
       return std::vector<at::Tensor>{rms_norm(inputs[0].narrow(2, 1, 5), inputs[1], kEps)};
     });
@@ -151,7 +151,7 @@ at::Tensor with_angles(const std::vector<at::Tensor>& inputs, int64_t heads, int
 }
 
 TEST(RopeOnGpu, IsAsOnTheHost) {
-  for (const Precision& precision : kPrecisions) {
+  for (const DtypeTolerance& precision : kPrecisions) {
     for (const int64_t half : {1, 3, 8, 32, 40, 64, 300}) {
       const int64_t positions = half == 32 ? many(2049) : 19;
       for (const bool each : {false, true}) {

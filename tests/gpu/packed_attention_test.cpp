@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kPackedScale = 0.1;
 constexpr char kFlashForward[] = "_flash_attention_forward", kFlashBackward[] = "_flash_attention_backward";
-const std::vector<Precision> kHalves = {{at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}};
+const std::vector<DtypeTolerance> kHalves = {{at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}};
 
 /// Returns q, k, v and the gradient of the output: [rows, heads, D], parts of larger tensors.
 std::vector<at::Tensor> made(int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads, int64_t head_dim,
@@ -215,7 +215,7 @@ TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
   constexpr int64_t kLength = 700;
   const auto tensors = [](int64_t heads) { return fresh({2, kLength, heads, 64}); };
   const std::vector<at::Tensor> full = {tensors(4), tensors(2), tensors(2), tensors(4)};
-  for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
+  for (const auto& [dtype, tolerance] : std::vector<DtypeTolerance>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
     for (const bool divided : {false, true}) {
       for (const int64_t window : {2, 100, 513}) {
         const AttentionRule rule{kPackedScale, window};

@@ -39,7 +39,7 @@ double error_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& size
   return difference == 0 ? 0 : difference / length;
 }
 
-void expect_as_on_host(const std::string& what, const Precision& precision, const std::vector<at::Tensor>& inputs,
+void expect_as_on_host(const std::string& what, const DtypeTolerance& precision, const std::vector<at::Tensor>& inputs,
                        const Function& function, size_t num_fixed) {
   const at::ScalarType dtype = precision.dtype;
   const auto expect_near = [&](const at::Tensor& a, const at::Tensor& b, const char* kind, size_t i) {

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/precision.h"
+#include "tests/support/dtype_tolerance.h"
 
 namespace meshtrain::testing {
 
 /// Bounds of ||a - b|| / ||b|| over many numbers. Halves are rounded up to three times, by at most 2^-8 (bf16) or 2^-11
 /// (fp16) of their size.
-inline const std::vector<Precision> kPrecisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 4e-3}, {at::kHalf, 6e-4}};
+inline const std::vector<DtypeTolerance> kPrecisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 4e-3}, {at::kHalf, 6e-4}};
 
 /// Returns `tolerance`, or three times as much when `count` is so small that errors may not average out.
 double tolerance_for(int64_t count, double tolerance);
@@ -44,7 +44,7 @@ using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Ten
 
 /// Compares results and gradients of `function` of `inputs`, rounded to the precision's dtype, on the GPU with those in
 /// fp64 on the host. The last `num_fixed` inputs need no gradient.
-void expect_as_on_host(const std::string& what, const Precision& precision, const std::vector<at::Tensor>& inputs,
+void expect_as_on_host(const std::string& what, const DtypeTolerance& precision, const std::vector<at::Tensor>& inputs,
                        const Function& function, size_t num_fixed = 0);
 
 }  // namespace meshtrain::testing

@@ -1,12 +1,10 @@
 // The operators of the model: CPU versions against the same formulas in fp64, Meta versions against CPU versions.
 
 #include <gtest/gtest.h>
-
 #include <torch/csrc/autograd/autograd.h>
+
 #include <cmath>
 #include <numbers>
-
-#include <cmath>
 
 #include "mesh/device/aten.h"
 #include "mesh/device/half_precision.h"
@@ -16,19 +14,17 @@
 #include "runtime/training/model/operators/glu.h"
 #include "runtime/training/model/operators/rms_norm.h"
 #include "runtime/training/model/operators/rope.h"
+#include "tests/support/dtype_tolerance.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
 namespace {
 
+using testing::DtypeTolerance;
 using testing::random_tensor;
 using testing::relative_error;
 
-struct Precision {
-  at::ScalarType dtype;
-  double tolerance;
-};
-const std::vector<Precision> kPrecisions = {
+const std::vector<DtypeTolerance> kPrecisions = {
     {at::kDouble, 1e-13}, {at::kFloat, 2e-6}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}};
 
 at::Tensor leaf_of(const at::Tensor& tensor) {

@@ -4,7 +4,7 @@
 
 #include "context_parallel/attention.h"
 #include "mesh/device/aten.h"
-#include "tests/support/precision.h"
+#include "tests/support/dtype_tolerance.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {

@@ -5,7 +5,7 @@
 namespace meshtrain::testing {
 
 /// A dtype, and the allowed error of its results against fp64.
-struct Precision {
+struct DtypeTolerance {
   c10::ScalarType dtype;
   double tolerance;
 };
