@@ -123,6 +123,16 @@ class Readme(Document):
                 continue
             self.assertTrue(math.isclose(*numbers, rel_tol=1e-9) or max(map(abs, numbers)) <= 1e-10, f"{left}, {right}")
 
+    def without_the_worst(self, shown, printed):
+        """Leaves out what depends on which parameter is the worst: rounding decides it, so another processor has another."""
+        if shown[0] != "worst":
+            return shown, printed
+        *_, difference, bound, name = printed
+        self.assertLess(float(difference), float(bound))
+        self.assertRegex(name, r"^model\.[\w.]+\.weight$")
+        beginning = shown.index(next(word for word in shown if word[0].isdigit()))
+        return shown[:beginning] + shown[-2:-1], printed[:beginning] + printed[-2:-1]
+
     def test_prints_what_it_shows(self):
         blocks = re.findall(r"```\n\$ (.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)
         self.assertTrue(blocks)
@@ -133,7 +143,7 @@ class Readme(Document):
                 beginning = line.split()[:2]
                 near = [printed for printed in output if printed.split()[:2] == beginning]
                 self.assertEqual(len(near), 1, f"{line}\n" + "\n".join(output))
-                self.assert_words_agree(line.split(), near[0].split())
+                self.assert_words_agree(*self.without_the_worst(line.split(), near[0].split()))
 
     def test_its_commands_exist(self):
         for name in re.findall(r"`?tools/(\w+)", (SOURCE / "README.md").read_text()):
