@@ -1,16 +1,11 @@
 // `meshtrain recipe` as its users run it: keys explained, and configurations of other trainers converted key by key.
 
-#include <filesystem>
-#include <map>
-#include <sstream>
-
 #include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
 TEST(RecipeCommand, ExplainsAKeyOrListsAll) {

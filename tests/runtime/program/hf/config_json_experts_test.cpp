@@ -38,9 +38,6 @@ TEST_F(ConfigJson, WritesWhatItReadsOfExperts) {
 }
 
 TEST_F(ConfigJson, ReadsTheExpertsOfDeepSeeksRouter) {
-  const auto fixture = [](const char* name) {
-    return json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/" + name + "/config.json"));
-  };
   json config = fixture("dots1");
   const ModelShape shape = read(config.dump());
   EXPECT_EQ(shape.experts.shared_expert_intermediate_size, 24) << "two of 12 features";
@@ -79,7 +76,7 @@ TEST_F(ConfigJson, ReadsTheExpertsOfDeepSeeksRouter) {
 }
 
 TEST_F(ConfigJson, ReadsGptOss) {
-  json config = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/gpt_oss/config.json"));
+  json config = fixture("gpt_oss");
   const ModelShape shape = read(config.dump());
   EXPECT_TRUE(shape.qkv_bias && shape.output_bias);
   EXPECT_EQ(shape.experts.swiglu_alpha, 1.3);
@@ -114,9 +111,6 @@ TEST_F(ConfigJson, ReadsGptOss) {
 }
 
 TEST_F(ConfigJson, ReadsWhichLayersHaveExperts) {
-  const auto fixture = [](const char* name) {
-    return json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/" + name + "/config.json"));
-  };
   json config = fixture("qwen3_moe");
   EXPECT_EQ(read(config.dump()).experts.num_experts, 8) << "transformers 5 writes num_local_experts";
   config["num_experts"] = 8;

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/runtime/program/hf/public_configs.h"
-#include "tests/support/files.h"
 
 namespace meshtrain {
 namespace {
@@ -140,7 +139,7 @@ TEST_F(ConfigJson, RefusesImpossibleRotaryScalings) {
 
 // transformers takes max / original positions for an absent factor alone.
 TEST_F(ConfigJson, LongropesFactorOfOneIsNoAbsentOne) {
-  json config = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/phi3_long/config.json"));
+  json config = fixture("phi3_long");
   const char* const key = config["rope_parameters"].is_object() ? "rope_parameters" : "rope_scaling";
   config[key].erase("factor");
   config[key].erase("attention_factor");

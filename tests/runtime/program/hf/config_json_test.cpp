@@ -244,13 +244,13 @@ TEST_F(ConfigJson, WritesWhatItReads) {
 
 // Keys that transformers reads in one family and ignores in another, as tried with its 5.23.
 TEST_F(ConfigJson, TakesKeysOfGemmaAsTransformersDoes) {
-  const auto fixture = [](const char* name) {
-    json config = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/" + name + "/config.json"));
+  const auto without_types = [](const char* name) {
+    json config = fixture(name);
     config.erase("layer_types");
     config.erase("_sliding_window_pattern");
     return config;
   };
-  json second = fixture("gemma2"), third = fixture("gemma3");
+  json second = without_types("gemma2"), third = without_types("gemma3");
   const auto types = [&](json& config, int64_t layers, int64_t pattern) {
     config["num_hidden_layers"] = layers;
     config["sliding_window_pattern"] = pattern;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -72,6 +73,10 @@ inline const nlohmann::json kYarn = {
 /// Reads config.json files, of texts or of one of the above with changes.
 class ConfigJson : public ::testing::Test {
  protected:
+  /// Returns the config.json that transformers wrote for a fixture.
+  static nlohmann::json fixture(const std::string& name) {
+    return nlohmann::json::parse(std::ifstream(source_folder() + "/tests/fixtures/" + name + "/config.json"));
+  }
   ModelShape read(const std::string& text) const {
     write_file(file_, text);
     return read_config_json(file_);

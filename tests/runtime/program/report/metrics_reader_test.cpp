@@ -1,4 +1,4 @@
-// What a report reads of the files of a run that grow: metrics.jsonl and console.log.
+// Readers of the files that grow during a run, metrics.jsonl and console.log, for a report.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

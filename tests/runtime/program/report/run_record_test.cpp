@@ -1,4 +1,4 @@
-// What a report reads of a run directory: its starts and their ends, its recipe, its metrics.
+// The record of a run directory for a report: starts and their ends, recipe, metrics.
 
 #include <gtest/gtest.h>
 
