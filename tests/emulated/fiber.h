@@ -1,6 +1,5 @@
 #pragma once
 
-#include <csetjmp>
 #include <cstddef>
 #include <functional>
 
@@ -29,7 +28,7 @@ class Fiber {
   std::function<void()> body_;
   char* stack_;
   bool started_ = false;
-  std::jmp_buf own_, callers_;
+  void *own_[5], *callers_[5];  // where to go on, for __builtin_longjmp
   // State of the address sanitizer for each of the two stacks.
   void *own_frames_ = nullptr, *callers_frames_ = nullptr;
   const void* callers_stack_ = nullptr;

@@ -37,8 +37,8 @@ Recipe long_recipe(const std::string& algorithm, int64_t cp) {
   return recipe;
 }
 
-/// Returns the peak memory of a step beyond what is held between steps. It is the least of a few steps, because the
-/// communication thread decides how long tensors of a finished collective are held.
+/// Returns the peak memory of a step beyond what is held between steps. Among several ranks it is the least of a few
+/// steps, because the communication thread decides how long tensors of a finished collective are held.
 int64_t peak_activations(const Recipe& recipe, const DeviceMesh& mesh) {
   HostMemory& memory = HostMemory::counted();
   TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
@@ -46,7 +46,8 @@ int64_t peak_activations(const Recipe& recipe, const DeviceMesh& mesh) {
   const int64_t num_counted = trainer.count_tokens(batch);
   trainer.step(batch, num_counted, {1e-4});  // the first step allocates what is kept
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int i = 0; i < 4; ++i) {
+  const int num_steps = mesh.size() == 1 ? 1 : 4;
+  for (int i = 0; i < num_steps; ++i) {
     const int64_t before = memory.live();
     memory.restart_peak();
     trainer.step(batch, num_counted, {1e-4});

@@ -258,9 +258,14 @@ LargestFit largest_sequence(const MeshForecast& mesh, const ForecastRequest& req
 std::optional<int64_t> least_ranks(const Recipe& recipe, ForecastRequest request) {
   constexpr int64_t kMost = 16384;
   request.scope = SearchScope::Mesh;
-  for (; request.ranks <= kMost; request.ranks *= 2) {
+  request.machine = nullptr;
+  for (std::optional<int64_t> of_half; request.ranks <= kMost; request.ranks *= 2) {
     const MeshSearch search = search_meshes(recipe, request);
-    if (!search.meshes.empty() && search.meshes.front().fits) return request.ranks;
+    if (search.meshes.empty()) continue;
+    const int64_t memory = std::ranges::min(search.meshes, {}, &MeshForecast::memory).memory();
+    if (request.has_room_for(memory)) return request.ranks;
+    if (of_half && memory >= *of_half) return std::nullopt;
+    of_half = memory;
   }
   return std::nullopt;
 }

@@ -51,7 +51,8 @@ LargestFit largest_micro_batch(const MeshForecast& mesh, const ForecastRequest& 
 /// hosts operators are tried at their sizes.
 LargestFit largest_sequence(const MeshForecast& mesh, const ForecastRequest& request);
 
-/// Returns the least number of ranks, the request's times a power of two, of which a mesh fits; none up to 16,384.
+/// Returns the least number of ranks, the request's times a power of two, of which a mesh fits. Gives up, with none,
+/// after 16,384 ranks, or when twice as many ranks need no less memory.
 std::optional<int64_t> least_ranks(const Recipe& recipe, ForecastRequest request);
 
 }  // namespace meshtrain
