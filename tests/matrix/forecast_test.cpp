@@ -35,6 +35,7 @@ struct StepCounts {
 StepCounts count_step(const Recipe& recipe, const DeviceMesh& mesh, int64_t num_micro_batches) {
   HostMemory& memory = HostMemory::counted();
   const WindowMemory& windows = WindowMemory::counted();
+  world().barrier();  // the communication thread may hold tensors of the collective before, until it starts another
   const int64_t live = memory.live(), own = windows.own(), common = windows.common();
   StepCounts counted;
   TransformerTrainer trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU);
