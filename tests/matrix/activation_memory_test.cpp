@@ -176,6 +176,7 @@ TEST(ActivationMemory, OfALayerIsTheDocumentedFormula) {
       if (n > 2) continue;
       for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {
         expect_documented_slope({"llama", "fp32", checkpointing, 1, 2, false, algorithm});
+        if (algorithm != std::string("ulysses")) continue;  // the only one whose exchange holds normed keys
         expect_documented_slope({"qwen3", "fp32", checkpointing, 1, 2, false, algorithm});
       }
     }
