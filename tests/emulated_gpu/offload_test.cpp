@@ -143,8 +143,8 @@ TEST_F(OffloadedRun, ResumesWhatARunWithoutOffloadBeganAndTheOtherWayRound) {
   const Words state = {"--set", "parallel.fsdp.offload={to: host, parameters: false}"};
   const Words state_on_disk = {
       "--set", "parallel.fsdp.offload={to: disk, parameters: false, path: " + path("shards").string() + "}"};
-  for (const auto& [begins, resumes] :
-       std::vector<std::pair<Words, Words>>{{host, {}}, {{}, host}, {state, host}, {state_on_disk, state}}) {
+  for (const auto& [begins, resumes] : std::vector<std::pair<Words, Words>>{
+           {host, {}}, {{}, host}, {state, {}}, {{}, state}, {state, host}, {state_on_disk, state}}) {
     SCOPED_TRACE(::testing::PrintToString(begins) + ", then " + ::testing::PrintToString(resumes));
     std::filesystem::remove_all(run_dir);
     Words first = begins, second = resumes;

@@ -26,7 +26,7 @@ class GoodputProgram : public TrainProgram {
     };
     EXPECT_TRUE(wait_until(is_made)) << "step " << step << " does not come";
   }
-  /// Returns the last complete line of metrics.jsonl, null without one. Reads the end of the file alone, which grows
+  /// Returns the last complete line of metrics.jsonl, null without one. Reads only the end of the file, which grows
   /// fast.
   nlohmann::json newest_metrics() const {
     constexpr std::streamoff kSeveralLines = 1 << 14;

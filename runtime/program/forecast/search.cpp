@@ -5,6 +5,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <ranges>
 #include <thread>
 #include <utility>
 
@@ -262,7 +263,7 @@ std::optional<int64_t> least_ranks(const Recipe& recipe, ForecastRequest request
   for (std::optional<int64_t> of_half; request.ranks <= kMost; request.ranks *= 2) {
     const MeshSearch search = search_meshes(recipe, request);
     if (search.meshes.empty()) continue;
-    const int64_t memory = std::ranges::min(search.meshes, {}, &MeshForecast::memory).memory();
+    const int64_t memory = std::ranges::min(search.meshes | std::views::transform(&MeshForecast::memory));
     if (request.has_room_for(memory)) return request.ranks;
     if (of_half && memory >= *of_half) return std::nullopt;
     of_half = memory;
